@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -33,6 +33,7 @@ from nearcast.mqtt import (
 )
 
 WAIT_S = 60.0
+_TIMESTAMPS = 35  # SO_TIMESTAMPNS of Linux: when bytes came, told beside them
 MOST_CPU_S = 0.05
 ENDING_S = 120.0  # the broker waits up to 60 s until its event log is turned into tables
 
@@ -98,6 +99,8 @@ class Bystander:
         # Otherwise the kernel keeps a PINGREQ until the broker's kernel has confirmed what was
         # sent before, up to 40 ms later.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, _TIMESTAMPS, 1)
+        self._arrived_s = 0.0  # when the last bytes came, by the kernel's clock
         self._packets: list[Packet] = []
         self._flush()
         while self.conversation.connack is None:
@@ -109,19 +112,16 @@ class Bystander:
         if data:
             self._socket.sendall(data)
 
-    def _receive(self) -> tuple[float, bytes]:
-        """Return what has come, and when."""
-        data = self._socket.recv(1 << 20)
+    def _read(self) -> None:
+        data, told, _, _ = self._socket.recvmsg(1 << 20, 128)
         assert data, f"the bystander {self.name} was closed"
-        return time.monotonic(), data
-
-    def _decode(self, data: bytes) -> None:
+        for _, kind, value in told:
+            if kind == _TIMESTAMPS:
+                seconds, nanoseconds = struct.unpack("qq", value)
+                self._arrived_s = seconds + nanoseconds / 1e9
         for packet in self.conversation.receive(data):
             assert not isinstance(packet, Disconnect), f"{self.name} was disconnected: {packet}"
             self._packets.append(packet)
-
-    def _read(self) -> None:
-        self._decode(self._receive()[1])
         self._flush()
 
     def take(self) -> list[Packet]:
@@ -152,27 +152,15 @@ class Bystander:
             self._read()
 
     def ping(self) -> float:
-        """Return how long it takes until the answer to a PINGREQ is here, in seconds.
+        """Return how long it takes until the answer to a PINGREQ is in this socket, in seconds.
 
-        All that has come is read before any of it is decoded: decoding in this process takes
-        longer than the broker's work, and is no part of the time.
+        A bystander that waits for a core to read it adds nothing.
         """
-        started = time.monotonic()
+        started_s = time.time()
         self.conversation.ping()
         self._flush()
-        while True:
-            parts = [self._receive()]
-            while select.select([self._socket], [], [], 0)[0]:
-                parts.append(self._receive())
-            answered = None
-            for arrived, data in parts:
-                self._decode(data)
-                if answered is None and any(isinstance(one, Pingresp) for one in self._packets):
-                    self._packets.clear()
-                    answered = arrived
-            self._flush()
-            if answered is not None:
-                return answered - started
+        self.wait_for(lambda packet: isinstance(packet, Pingresp))
+        return max(0.0, self._arrived_s - started_s)
 
     def close(self) -> None:
         self._socket.close()
@@ -208,7 +196,7 @@ class Live:
         self.restarts = 0
         self.pings_s: dict[str, list[float]] = {"speaker": [], "listener": []}
         self.cpu_s: list[float] = []  # the broker's, until a ping was answered
-        self.alone_s: list[float] = []  # a ping, without the waiting of both for a core
+        self.alone_s: list[float] = []  # a ping, without the broker's waiting for a core
         self.slowest_s = 0.0
         self._start()
 
@@ -238,13 +226,13 @@ class Live:
     def ping(self) -> None:
         """Let both bystanders ping; record how long that takes, and how long the broker worked."""
         for name, bystander in (("speaker", self.speaker), ("listener", self.listener)):
-            (cpu_s, waits_s), own_s = self._spent_s(), _waited_s()
+            cpu_s, waits_s = self._spent_s()
             took_s = bystander.ping()
-            (cpu_after_s, waits_after_s), own_after_s = self._spent_s(), _waited_s()
+            cpu_after_s, waits_after_s = self._spent_s()
+            worked_s = min(took_s, cpu_after_s - cpu_s)  # it may have gone on before this one read
             self.pings_s[name].append(took_s)
-            self.cpu_s.append(cpu_after_s - cpu_s)
-            waited_s = waits_after_s - waits_s + own_after_s - own_s
-            self.alone_s.append(max(0.0, took_s - waited_s))
+            self.cpu_s.append(worked_s)
+            self.alone_s.append(max(worked_s, took_s - (waits_after_s - waits_s)))
 
     def _spent_s(self) -> tuple[float, float]:
         """Return the CPU time of the broker's event loop: other processes do not add to it.
@@ -326,7 +314,7 @@ class Live:
     def told_pings(self) -> str:
         """Return how long pings took: of the speaker, and of the listener.
 
-        The answer to the listener comes behind all that it has to read: it subscribes to `#`.
+        The listener's ping waits behind all that it has to read, since it subscribes to `#`.
         """
         told = [f"pings of the {name} {_told_times(times)}" for name, times in self.pings_s.items()]
         return f"{', '.join(told)}; the broker's CPU until then: {_told_times(self.cpu_s)}"
@@ -337,11 +325,6 @@ class Live:
         It is the broker's CPU that counts: a busy machine, on which all wait, adds nothing to it.
         """
         assert _p99(self.cpu_s) <= MOST_CPU_S, self.told_pings()
-
-
-def _waited_s() -> float:
-    """Return how long this thread was ready to run and waited for a core."""
-    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
 
 
 def _p99(times_s: list[float]) -> float:

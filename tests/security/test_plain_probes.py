@@ -20,7 +20,7 @@ from tests.support.rules import KnownUsers, allow
 
 from nearcast.broker import BrokerSettings
 from nearcast.model import distance_m
-from nearcast.mqtt import Properties, Publish
+from nearcast.mqtt import Properties, ProtocolVersion, Publish
 from nearcast.mqtt.packets import Will
 
 PER_LAT = 111_195.0
@@ -118,9 +118,11 @@ def test_without_anybody_near_nothing_is_limited(make_world: Any) -> None:
     assert {attack.publish(NEAR)[0] for _ in range(5)} == {0}
 
 
-@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("version", [ProtocolVersion.V311, ProtocolVersion.V5])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_every_way_of_a_packet_is_counted(make_world: Any, qos: int, version: int) -> None:
+def test_every_way_of_a_packet_is_counted(
+    make_world: Any, qos: int, version: ProtocolVersion
+) -> None:
     """Runs of QoS 0 take the fast path of a space where nothing is limited."""
     settings = BrokerSettings(position_publications=3)
     attack = Attack.on(make_world, HOME, "private", settings=settings)

@@ -271,6 +271,7 @@ def test_a_full_queue_of_who_is_near_is_not_told(make_world: Any) -> None:
     assert attack.world.node.counters.dropped_quota > 0
 
 
+@pytest.mark.plain  # it replaces a method of the core
 def test_the_stranger_is_written_to_before_who_is_near(make_world: Any) -> None:
     attack = Attack.on(make_world, HOME, "private")
     link, written = attack.stranger.link, list[list[Any]]()
