@@ -14,6 +14,7 @@ from paho.mqtt.client import Client, MQTTv5
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+from tests.http.conftest import PASSWORD, SHOPS
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_for
 
@@ -32,19 +33,6 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-PASSWORD = "correct horse"
-SHOPS = {
-    "name": "shops",
-    "topics": "shops/#",
-    "longitude": "lon",
-    "latitude": "lat",
-    "attributes": {
-        "lon": {"low": -180, "high": 180},
-        "lat": {"low": -90, "high": 90},
-        "price": {"low": 0, "high": 1000},
-        "kind": {"categories": ["food", "tools"]},
-    },
-}
 BAKERY = (-122.4075, 37.7874)
 
 
