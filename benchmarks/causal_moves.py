@@ -89,7 +89,7 @@ class Guest:
         self._client.loop_stop()
 
 
-class Town:
+class MovingTown:
     """The people at their places, and what the listener heard."""
 
     def __init__(self, links: SlowLinks) -> None:
@@ -126,7 +126,7 @@ class Town:
 
 def talk(links: SlowLinks, rounds: int) -> list[Row]:
     """Let the client move in every round; return how often the answer came first."""
-    town = Town(links)
+    town = MovingTown(links)
     town.round("warm-up", ("b",))  # until the connections have found their pace
     rows = []
     for name, way in WAYS.items():
