@@ -170,10 +170,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_killed_driver_leaves_the_table_and_the_next_run_leaves_no_file(
-    folder: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    folder: Path, spark: SparkSession
 ):
-    monkeypatch.chdir(folder)
-    done = CliRunner().invoke(app, ["pipeline", *JOBS["match"][1].split()])
+    paths = {one: str(folder / one) for one in (*(path.name for path in folder.iterdir()), "out")}
+    words = [paths.get(one, one) for one in JOBS["match"][1].split()]
+    done = CliRunner().invoke(app, ["pipeline", *words])
     assert done.exit_code == 0, done.output
     kill_and_repeat(folder, "match", "driver", 0.2)
 
