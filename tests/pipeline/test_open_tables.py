@@ -32,12 +32,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.java, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 WORK = ROOT / "tests" / "support" / "table_work.py"
 NOON = 1_714_564_800
-# Delta and Iceberg plan many queries that run once on a few rows: to interpret them takes a quarter
-# less of the processor than to compile them. Other tests run the same jobs compiled.
-INTERPRETED = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
 
 
 def write_source(path: Path) -> None:
@@ -54,7 +48,7 @@ def work(folder: Path, settings: dict[str, str], *tasks: tuple[str, str, str]) -
     """Return what each task found, in a session of their own with the packages of these formats."""
     kinds = [kind for kind, *_ in tasks if kind != "parquet"]
     paths = [path for _, *both in tasks for path in both]
-    settings = package_settings([*kinds, "parquet"][0], paths) | INTERPRETED | settings
+    settings = package_settings([*kinds, "parquet"][0], paths) | settings
     run = subprocess.run(
         [sys.executable, "-P", str(WORK), json.dumps(settings), json.dumps(tasks)],
         cwd=folder, capture_output=True, text=True, check=False,
