@@ -15,7 +15,6 @@ counted, and answers wait for it no longer than its lifetime.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import re
@@ -32,7 +31,14 @@ from pathlib import Path
 from typing import Any
 
 import paho.mqtt.client as paho
-from benchmarks.slow_links import Place, SlowLinks, is_inside, problem_with_namespaces, run_inside
+from benchmarks.slow_links import (
+    Place,
+    SlowLinks,
+    found_by_hand,
+    is_inside,
+    measured_inside,
+    problem_with_namespaces,
+)
 from paho.mqtt.enums import CallbackAPIVersion
 
 from nearcast.config import NetworkSection
@@ -315,34 +321,17 @@ def run(quick: bool = False, rounds: int | None = None) -> dict[str, Any]:
         return {"rows": [], "skipped": problem}
     if is_inside():
         return {"rows": measure(rounds)}
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        options = ["--json", file.name, "--rounds", str(rounds)]
-        code = run_inside("benchmarks.causal_cluster", options)
-        if code:
-            raise EnvironmentProblem(f"the cluster did not work (exit code {code})")
-        found: dict[str, Any] = json.loads(Path(file.name).read_text())
-        return found
+    return measured_inside("benchmarks.causal_cluster", rounds)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    found = run(arguments.quick, arguments.rounds)
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(found))
-        return
-    for row in found["rows"]:
+    for row in found_by_hand(__doc__, run)["rows"]:
         print(
             f"{row['name']:<70} {row['ours']:>6,} {row['ratio']:>7.1%} {row['target']:>4} "
             f"{row['holds']}  p50 {row['p50_ms']:.0f} p99 {row['p99_ms']:.0f} "
             f"most {row['most_ms']:.0f} ms, questions {row['questions_heard']:,} of "
             f"{row['questions_due']:,}  {row.get('counted', '')} by {row['way']}"
         )
-    if "skipped" in found:
-        print(f"skipped: {found['skipped']}")
 
 
 if __name__ == "__main__":

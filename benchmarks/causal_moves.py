@@ -16,7 +16,6 @@ measures what a claim costs a node that has a causal past to give, in bytes and 
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import tempfile
@@ -28,7 +27,13 @@ from typing import Any
 
 import paho.mqtt.client as paho
 from benchmarks.causal_cluster import CAUSAL, PLAIN, SPACES, Cluster
-from benchmarks.slow_links import SlowLinks, is_inside, problem_with_namespaces, run_inside
+from benchmarks.slow_links import (
+    SlowLinks,
+    found_by_hand,
+    is_inside,
+    measured_inside,
+    problem_with_namespaces,
+)
 from paho.mqtt.enums import CallbackAPIVersion
 
 from nearcast.model.errors import EnvironmentProblem
@@ -84,7 +89,7 @@ class Guest:
         self._client.loop_stop()
 
 
-class Town:
+class MovingTown:
     """The people at their places, and what the listener heard."""
 
     def __init__(self, links: SlowLinks) -> None:
@@ -121,7 +126,7 @@ class Town:
 
 def talk(links: SlowLinks, rounds: int) -> list[Row]:
     """Let the client move in every round; return how often the answer came first."""
-    town = Town(links)
+    town = MovingTown(links)
     town.round("warm-up", ("b",))  # until the connections have found their pace
     rows = []
     for name, way in WAYS.items():
@@ -197,36 +202,21 @@ def run(quick: bool = False, rounds: int | None = None) -> dict[str, Any]:
     problem = problem_with_namespaces()
     if problem:
         return {"rows": [], "costs": costs, "skipped": problem}
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        options = ["--json", file.name, "--rounds", str(rounds)]
-        code = run_inside("benchmarks.causal_moves", options)
-        if code:
-            raise EnvironmentProblem(f"the cluster did not work (exit code {code})")
-        return {**json.loads(Path(file.name).read_text()), "costs": costs}
+    return {**measured_inside("benchmarks.causal_moves", rounds), "costs": costs}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    found = run(arguments.quick, arguments.rounds)
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(found))
-        return
+    found = found_by_hand(__doc__, run)
     for row in found["rows"]:
         print(
             f"{row['name']:<60} {row['ours']:>4} {row['ratio']:>7.1%} {row['target']:>4} "
             f"{row['holds']}  CONNACK after {row['connect_ms']:.0f} ms (median)"
         )
-    for row in found["costs"]:
+    for row in found.get("costs", ()):
         print(
             f"{row['name']:<60} {row['bytes']} bytes at first, {row['bytes_later']:.0f} later; "
             f"{row['give_us']:.1f} µs to give, {row['take_us']:.1f} µs to take"
         )
-    if "skipped" in found:
-        print(f"skipped: {found['skipped']}")
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ class Movers(Protocol):
         """Let everybody go on."""
 
 
-class City:
+class NearCity:
     """People on the nodes, who move and tell."""
 
     def __init__(self, nodes: Nodes, movers: Movers, named: NamedPlan, seed: int) -> None:
@@ -174,7 +174,7 @@ def near_city(nodes: Nodes, people: int, steps: int, share: float) -> dict[str, 
     speeds = [3.5] * (people // 2) + [10.5] * (people - people // 2)
     area = Rect(0.0, 0.0, SIDE_M, SIDE_M)
     movers = RandomWaypoints([area] * people, speeds, np.random.default_rng(seed))
-    city = City(nodes, movers, _share_plan(nodes, places_of(movers)), seed)
+    city = NearCity(nodes, movers, _share_plan(nodes, places_of(movers)), seed)
     time.sleep(2)  # what the nodes have counted is told once a second
     before = sum(one.messages_sent for one in nodes.members())
     published = sum(city.step(share) for _ in range(steps))

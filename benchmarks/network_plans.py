@@ -29,7 +29,7 @@ from benchmarks.network_near_city import (
     RADIUS_M,
     SIDE_M,
     STEP_S,
-    City,
+    NearCity,
     holder_of,
     payload_of,
     places_of,
@@ -216,7 +216,7 @@ def real(nodes: Nodes, tracks: Tracks, named: NamedPlan, seed: int) -> Told:
     plan = named.plan.with_nodes(named.nodes).numbered(version)
     asyncio.run(share_plan(NetworkSection(join=[nodes.address]), plan))
     wait_until(lambda: all(one.plan == version for one in nodes.members()), "use the plan")
-    city = City(nodes, Recorded(tracks), named, seed)
+    city = NearCity(nodes, Recorded(tracks), named, seed)
     time.sleep(2)  # what the nodes have counted is told once a second
     before = sum(one.messages_sent for one in nodes.members())
     published = sum(city.step(SHARE) for _ in range(len(tracks) - 1))

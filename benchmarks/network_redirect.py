@@ -54,7 +54,7 @@ class Person:
     due: Counter[bytes] = field(default_factory=Counter)
 
 
-class City:
+class RedirectedCity:
     """The nodes, the people, and what each of them must have received."""
 
     def __init__(self, people: int, seed: int, rules: RedirectRules | None) -> None:
@@ -184,7 +184,7 @@ def _payload(place: Place, number: int = 0) -> bytes:
 
 def measure(people: int, seed: int, rules: RedirectRules | None) -> None:
     began_s = time.perf_counter()
-    city = City(people, seed, rules)
+    city = RedirectedCity(people, seed, rules)
     print(f"redirect {'off' if rules is None else 'offer'}, {people} people, seed {seed}")
     for text, seconds, at_work in (
         ("at home", HOME_S, False),

@@ -32,8 +32,8 @@ from benchmarks.selective_city import (
     LON,
     METRES_PER_DEGREE,
     Cells,
-    City,
     Near,
+    OfferCity,
     Scheme,
     SpaceBroker,
     Tally,
@@ -484,7 +484,7 @@ def cities(quick: bool) -> dict[str, list[Scheme]]:
     A coarser precision than these sends everybody most of everything, a finer one subscribes to
     hundreds of cells. Events become rarer as the radius grows, so that travellers get as many.
     """
-    whole = City(travellers=150, steps=6, side_m=3_000) if quick else City()
+    whole = OfferCity(travellers=150, steps=6, side_m=3_000) if quick else OfferCity()
     found: dict[str, list[Scheme]] = {}
     for radius_m, most_events, cells, nine in (
         (100, 800, (6, 7, 8), 7),

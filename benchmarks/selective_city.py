@@ -155,7 +155,7 @@ def cells_around(lon: float, lat: float, precision: int) -> set[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class City:
+class OfferCity:
     """Who moves how, and what happens."""
 
     travellers: int = 1000
@@ -321,7 +321,7 @@ class Scheme:
 
     kind = PEER
 
-    def __init__(self, city: City) -> None:
+    def __init__(self, city: OfferCity) -> None:
         self.city = city
         self.name = ""
 
@@ -340,7 +340,7 @@ class Near(Scheme):
 
     kind = OURS
 
-    def __init__(self, city: City) -> None:
+    def __init__(self, city: OfferCity) -> None:
         super().__init__(city)
         self.name = "$near"
 
@@ -359,7 +359,7 @@ class Near(Scheme):
 class Cells(Scheme):
     """Geohash topics: every cell that the circle touches, or nine cells whatever the radius."""
 
-    def __init__(self, city: City, precision: int, *, nine: bool = False) -> None:
+    def __init__(self, city: OfferCity, precision: int, *, nine: bool = False) -> None:
         super().__init__(city)
         self.precision = precision
         self.nine = nine
@@ -393,7 +393,7 @@ def live(scheme: Scheme) -> Tally:
         broker.close()
 
 
-def _live(scheme: Scheme, broker: SpaceBroker, city: City) -> Tally:
+def _live(scheme: Scheme, broker: SpaceBroker, city: OfferCity) -> Tally:
     tally = Tally(scheme.name)
     crowd = [Traveller(link(broker.port, 4, f"t{n}"), tally) for n in range(city.travellers)]
     publisher = Traveller(link(broker.port, 4, "publisher"), tally)

@@ -9,8 +9,10 @@ process. Needs root, or a kernel that lets users have namespaces.
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import fcntl
+import json
 import os
 import select
 import shutil
@@ -26,6 +28,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.server.local_cluster import ChildProcess
@@ -250,3 +253,34 @@ def _run(*words: str) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         raise EnvironmentProblem(f"'{' '.join(words)}' failed: {done.stderr.strip()}")
+
+
+def measured_inside(module: str, rounds: int) -> dict[str, Any]:
+    """Return what a benchmark finds that runs once more, inside the namespaces."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        code = run_inside(module, ["--json", file.name, "--rounds", str(rounds)])
+        if code:
+            raise EnvironmentProblem(f"the cluster did not work (exit code {code})")
+        found: dict[str, Any] = json.loads(Path(file.name).read_text())
+        return found
+
+
+def found_by_hand(
+    doc: str | None, run: Callable[[bool, int | None], dict[str, Any]]
+) -> dict[str, Any]:
+    """Run as a command (`--quick`, `--rounds`), and return what is to be shown.
+
+    With `--json` it goes to a file instead.
+    """
+    parser = argparse.ArgumentParser(description=doc)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    found = run(arguments.quick, arguments.rounds)
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(found))
+        return {"rows": []}
+    if "skipped" in found:
+        print(f"skipped: {found['skipped']}")
+    return found

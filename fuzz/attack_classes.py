@@ -64,7 +64,7 @@ class FindingError(Exception):
 
 
 @dataclass(slots=True)
-class World:
+class AttackedBroker:
     """Where the broker is, and the files that an attack of an operator's mistakes changes."""
 
     port: int
@@ -170,7 +170,7 @@ def refused(port: int, before: bytes = b"", **more: object) -> None:
 # --- rules ----------------------------------------------------------------------------------------
 
 
-def names_with_wildcards(world: World) -> None:
+def names_with_wildcards(world: AttackedBroker) -> None:
     name = world.rng.choice(("#", "+", "a/#", "+/x", "bob/secret", "%u", "%c", "$share/g/#"))
     with entered(world.port, name) as link:
         filters = ("own/bob/x", "own/+/x", "own/#", "own/bob/secret", "#", "+/x", "secret/#")
@@ -179,7 +179,7 @@ def names_with_wildcards(world: World) -> None:
             raise FindingError(f"{name!r} may subscribe: {codes}")
 
 
-def messages_of_others(world: World) -> None:
+def messages_of_others(world: AttackedBroker) -> None:
     """Retained, live and queued messages below `secret/`."""
     filters = ("secret/#", "#", "+/+", "$share/g/secret/#", "$share/g/#", "secret/live", "+/live")
     resumed = Properties(session_expiry_interval=30)
@@ -193,7 +193,7 @@ def messages_of_others(world: World) -> None:
         link.settle()
 
 
-def withdrawn_rules(world: World) -> None:
+def withdrawn_rules(world: AttackedBroker) -> None:
     """A durable subscription, whose rule goes and comes back."""
     resumed = Properties(session_expiry_interval=30)
     with entered(world.port, "eve-once", clean_start=False, properties=resumed) as link:
@@ -221,7 +221,7 @@ def write(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def without_rule(world: World, topic: str) -> Iterator[None]:
+def without_rule(world: AttackedBroker, topic: str) -> Iterator[None]:
     """Withdraw the rule of a topic for the time of a block."""
     text = world.sections.read_text()
     sections = json.loads(text)
@@ -236,7 +236,7 @@ def without_rule(world: World, topic: str) -> Iterator[None]:
         world.reload()
 
 
-def bad_lines_of_users(world: World) -> None:
+def bad_lines_of_users(world: AttackedBroker) -> None:
     line = world.rng.choice(("ghost", "ghost:", ":x", "ghost:plain", "ghost:scrypt$1$1$1$$"))
     with world.changing:
         text = world.users.read_text()
@@ -251,7 +251,7 @@ def bad_lines_of_users(world: World) -> None:
             world.reload()
 
 
-def reloads_in_a_crowd(world: World) -> None:
+def reloads_in_a_crowd(world: AttackedBroker) -> None:
     links = []
     began_s = time.monotonic()
     for number in range(100):
@@ -270,17 +270,17 @@ def reloads_in_a_crowd(world: World) -> None:
 # --- logins ---------------------------------------------------------------------------------------
 
 
-def guesses(world: World) -> None:
+def guesses(world: AttackedBroker) -> None:
     name = world.rng.choice(("calm", "root", "page:operator:", "%u", "#"))
     refused(world.port, user_name=name, password=world.rng.randbytes(6))
 
 
-def no_password(world: World) -> None:
+def no_password(world: AttackedBroker) -> None:
     for password in (None, b""):
         refused(world.port, user_name="calm", password=password)
 
 
-def forged_tokens(world: World) -> None:
+def forged_tokens(world: AttackedBroker) -> None:
     """Tokens without a signature, under another secret, of yesterday, for others, with more in."""
     claims = {"sub": "calm", "aud": "soak", "exp": time.time() + 600}
     good = jwt.encode(claims, TOKEN_SECRET, "HS256").split(".")
@@ -299,7 +299,7 @@ def forged_tokens(world: World) -> None:
     refused(world.port, password=world.rng.choice(tokens).encode())
 
 
-def stolen_identifiers(world: World) -> None:
+def stolen_identifiers(world: AttackedBroker) -> None:
     name = world.rng.choice(("bystander/listener", "bystander/speaker"))
     with Link(world.port, world.rng.choice((V311, V5))) as link:
         link.send(Connect(name, link.version, clean_start=world.rng.random() < 0.5))
@@ -308,7 +308,7 @@ def stolen_identifiers(world: World) -> None:
             raise FindingError("the session of another user")
 
 
-def proxies(world: World) -> None:
+def proxies(world: AttackedBroker) -> None:
     """A client of elsewhere behind a proxy is no client of this machine."""
     for line in (b"PROXY TCP4 192.0.2.7 192.0.2.1 5 1883\r\n", b"PROXY UNKNOWN\r\n", b""):
         refused(world.proxy_port, line)
@@ -316,7 +316,7 @@ def proxies(world: World) -> None:
         refused(world.proxy_port, line)
 
 
-def origins(world: World) -> None:
+def origins(world: AttackedBroker) -> None:
     """A page of elsewhere in a browser of this machine."""
     fields = world.rng.choice(
         (
@@ -337,7 +337,7 @@ def origins(world: World) -> None:
             raise FindingError(f"a page of another origin: {fields!r}")
 
 
-def half_a_connect(world: World) -> None:
+def half_a_connect(world: AttackedBroker) -> None:
     will = Will("secret/x", FORGED)
     whole = encode_packet(Connect("eve", user_name="calm", password=b"p", will=will))
     links = [Link(world.port) for _ in range(30)]
@@ -347,7 +347,7 @@ def half_a_connect(world: World) -> None:
         link.__exit__()
 
 
-def connections(world: World) -> None:
+def connections(world: AttackedBroker) -> None:
     for _ in range(50):
         Link(world.port).__exit__()
 
@@ -355,7 +355,7 @@ def connections(world: World) -> None:
 # --- packets --------------------------------------------------------------------------------------
 
 
-def bad_utf_8(world: World) -> None:
+def bad_utf_8(world: AttackedBroker) -> None:
     bad = world.rng.choice((b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"a\0b"))
     first, number = world.rng.choice(((0x30, b""), (0x32, b"\0\1"), (0x34, b"\0\1")))
     body = len(bad).to_bytes(2, "big") + bad + number + b"\0" + FORGED
@@ -364,7 +364,7 @@ def bad_utf_8(world: World) -> None:
         link.expect_end()
 
 
-def dollar_topics(world: World) -> None:
+def dollar_topics(world: AttackedBroker) -> None:
     names = ("$", "$x", "$SYS/x", "$share/g/x", "$nearcast/x", "$CONTROL/x", "$queue/x", "$where/x")
     with entered(world.port, version=world.rng.choice((V311, V5))) as link:
         topic, qos = world.rng.choice(names), world.rng.randrange(3)
@@ -372,7 +372,7 @@ def dollar_topics(world: World) -> None:
         link.settle()
 
 
-def slashes(world: World) -> None:
+def slashes(world: AttackedBroker) -> None:
     deep = "/" * 65_400
     with entered(world.port) as link:
         codes = link.codes(deep)
@@ -382,28 +382,28 @@ def slashes(world: World) -> None:
         link.expect_end()
 
 
-def packets_of_brokers(world: World) -> None:
+def packets_of_brokers(world: AttackedBroker) -> None:
     packets = (b"\x20\x02\0\0", b"\x20\x03\0\0\0", b"\x90\x03\0\1\0", b"\xb0\x02\0\1", b"\xd0\0")
     with entered(world.port) if world.rng.random() < 0.5 else Link(world.port) as link:
         link.send(world.rng.choice(packets))
         link.expect_end()
 
 
-def lengths_of_five_bytes(world: World) -> None:
+def lengths_of_five_bytes(world: AttackedBroker) -> None:
     first = world.rng.choice((0x10, 0x30, 0x32, 0x40, 0x62, 0x82, 0xC0, 0xE0, 0xF0))
     with entered(world.port) if world.rng.random() < 0.5 else Link(world.port) as link:
         link.send(bytes((first,)) + b"\xff\xff\xff\xff\x01" + bytes(64))
         link.expect_end()
 
 
-def one_qos_2_identifier(world: World) -> None:
+def one_qos_2_identifier(world: AttackedBroker) -> None:
     with entered(world.port) as link:
         packet = encode_packet(Publish("eve/2", bytes(1_000), 2, packet_id=7))
         link.send(packet * 200, encode_packet(PublishAnswer(PacketType.PUBREC, 9)) * 200)
         link.settle()
 
 
-def bad_properties(world: World) -> None:
+def bad_properties(world: AttackedBroker) -> None:
     """Properties that do not belong there, of a PUBLISH and of a will."""
     wrong = (b"\x0b\x05", b"\x11\x00\x00\x00\x05", b"\x21\x00\x05", b"\x7f\x00", b"\x26\x00\x01a")
     properties = world.rng.choice(wrong)
@@ -418,7 +418,7 @@ def bad_properties(world: World) -> None:
         link.expect_end()
 
 
-def wills(world: World) -> None:
+def wills(world: AttackedBroker) -> None:
     """Wills where their client may not publish, now or much later; each ends with its session."""
     delay_s = world.rng.choice((0, 1, 0xFFFF_FFFF))
     will = Will("secret/will", FORGED, 1, properties=Properties(will_delay_interval=delay_s))
@@ -427,7 +427,7 @@ def wills(world: World) -> None:
         pass
 
 
-def control_characters(world: World) -> None:
+def control_characters(world: AttackedBroker) -> None:
     sign = world.rng.choice(("\n", "\r", "\t", "\x1b[2J", "\x7f", "\x85", "\ufeff", "\u202e"))
     with Link(world.port, V311) as link:
         link.send(Connect(f"e{sign}ve", V311), Publish(f"eve/a{sign}b", FORGED))
@@ -447,7 +447,7 @@ LANGUAGE = (
 )
 
 
-def conditions(world: World) -> None:
+def conditions(world: AttackedBroker) -> None:
     pairs = (("$where", world.rng.choice(LANGUAGE)),)
     with entered(world.port) as link:
         wish = Subscribe(1, (FilterRequest("shops/#"),), Properties(user_properties=pairs))
@@ -456,7 +456,7 @@ def conditions(world: World) -> None:
             raise FindingError("a condition closes the connection")
 
 
-def places(world: World) -> None:
+def places(world: AttackedBroker) -> None:
     """Where is the bystander? By reason codes, boxes, `$reply` and `$top`."""
     with entered(world.port, "eve-asks") as link:
         link.codes("eve/answers")
@@ -479,7 +479,7 @@ def places(world: World) -> None:
             raise FindingError(f"reason codes depend on the place: {answers}")
 
 
-def floods(world: World) -> None:
+def floods(world: AttackedBroker) -> None:
     with entered(world.port) as link:
         packet = encode_packet(Publish("eve/flood", bytes(100)))
         for _ in range(20):
@@ -487,7 +487,7 @@ def floods(world: World) -> None:
         link.settle()
 
 
-def unread_answers(world: World) -> None:
+def unread_answers(world: AttackedBroker) -> None:
     """A client that subscribes, publishes, and never reads."""
     with entered(world.port) as link:
         link.codes("eve/#")
@@ -499,7 +499,7 @@ def unread_answers(world: World) -> None:
 
 TOGETHER = "together"
 """The name of the time in which all classes run."""
-CLASSES: dict[str, Callable[[World], None]] = {
+CLASSES: dict[str, Callable[[AttackedBroker], None]] = {
     one.__name__: one
     for one in (
         *(names_with_wildcards, messages_of_others, withdrawn_rules, bad_lines_of_users),
@@ -523,7 +523,7 @@ CLASSES: dict[str, Callable[[World], None]] = {
 class Runs:
     """Runs classes for a time, and writes a line of JSON for each beginning, end and finding."""
 
-    world: World
+    world: AttackedBroker
     seconds: float
     seed: int
     findings: int = 0
@@ -578,7 +578,7 @@ def _write(**what: object) -> None:
 def main() -> int:
     """Run the classes that the arguments name; return how many of them have found something."""
     given = json.loads(Path(sys.argv[1]).read_text())
-    world = World(
+    world = AttackedBroker(
         *(given[name] for name in ("port", "page_port", "proxy_port", "pid")),
         *(Path(given[name]) for name in ("users", "sections")),
     )

@@ -6,20 +6,17 @@ import json
 from typing import Any
 
 import pytest
+from tests.support.shop_space import PLACED_OFFER
 
 from nearcast.broker import OpenAccess, SpaceSettings
 from nearcast.broker.content.explain import ExplainQuestion, explain
-from nearcast.model import Attribute, Space
+from nearcast.model import Space
 from nearcast.mqtt import FilterRequest, Properties, Publish, PublishAnswer, Subscribe
 
 SPACE = Space(
     name="s",
     topic_filter="s/#",
-    attributes=(
-        Attribute.number("price", 0, 100),
-        Attribute.number("lon", -180, 180),
-        Attribute.number("lat", -90, 90),
-    ),
+    attributes=PLACED_OFFER,
     longitude="lon",
     latitude="lat",
     missing="none",

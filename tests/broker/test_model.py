@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.support.topic_rules import fits
 
 from nearcast.mqtt import Disconnect, Properties, ProtocolVersion, Publish
 
@@ -23,18 +24,6 @@ TOPICS = ("a", "a/b", "b", "$x/a")
 FILTERS = ("a", "a/b", "a/+", "a/#", "#", "+", "$x/#")
 WEIGHTS = (10, 5, 1, 3, 0.5)
 versions = st.sampled_from([ProtocolVersion.V311, ProtocolVersion.V5])
-
-
-def fits(topic_filter: str, topic: str) -> bool:
-    wanted, given = topic_filter.split("/"), topic.split("/")
-    if topic[0] == "$" and wanted[0] in "+#":
-        return False
-    for place, level in enumerate(wanted):
-        if level == "#":
-            return True
-        if place >= len(given) or level not in ("+", given[place]):
-            return False
-    return len(wanted) == len(given)
 
 
 Seen = tuple[str, bytes, int, bool, tuple[int, ...]]

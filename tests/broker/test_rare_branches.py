@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.support.shop_space import PLACED_OFFER
 
 from nearcast.broker import BrokerSettings, Connection, SpaceSettings
 from nearcast.broker.inspection import Draft
@@ -15,18 +16,14 @@ from nearcast.broker.publish.routes import Route
 from nearcast.broker.session.session import Session
 from nearcast.config import ListenerSection
 from nearcast.matching import Matcher
-from nearcast.model import Attribute, Event, Space, parse_shape
+from nearcast.model import Event, Space, parse_shape
 from nearcast.model import Subscription as Wish
 from nearcast.mqtt import Connect, FilterRequest, Properties, Publish, Subscribe, encode_packet
 
 SHOPS = Space(
     name="shops",
     topic_filter="shops/#",
-    attributes=(
-        Attribute.number("price", 0, 100),
-        Attribute.number("lon", -180, 180),
-        Attribute.number("lat", -90, 90),
-    ),
+    attributes=PLACED_OFFER,
     longitude="lon",
     latitude="lat",
 )

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.shop_space import SHOPS
+from tests.support.topic_rules import fits
 
 from nearcast.broker import BrokerSettings, OpenAccess, SpaceSettings
 from nearcast.broker.counters import DROPS
@@ -281,18 +282,6 @@ def test_a_retained_message_never_follows_the_newer_one(make_world: Any) -> None
 
 topics = st.lists(st.sampled_from(["a", "b", "", "$c"]), min_size=1, max_size=3).map("/".join)
 filters = st.lists(st.sampled_from(["a", "b", "", "$c", "+"]), min_size=1, max_size=3).map("/".join)
-
-
-def fits(topic_filter: str, topic: str) -> bool:
-    wanted, given = topic_filter.split("/"), topic.split("/")
-    if topic.startswith("$") and wanted[0] in ("+", "#"):
-        return False
-    for place, level in enumerate(wanted):
-        if level == "#":
-            return True
-        if place >= len(given) or level not in ("+", given[place]):
-            return False
-    return len(wanted) == len(given)
 
 
 @given(

@@ -14,7 +14,7 @@ from nearcast.simulator import SimulatedLink, uniform
 SQUARE = Extent((0.0, 0.0), (100.0, 100.0))
 
 
-class Town:
+class OverlayTown:
     """An overlay in a simulated world, beside a plain list of who subscribed to what."""
 
     def __init__(
@@ -86,8 +86,8 @@ class Town:
 
 
 @pytest.fixture
-def make_town() -> Callable[..., Town]:
-    return Town
+def make_town() -> Callable[..., OverlayTown]:
+    return OverlayTown
 
 
 def drawn_settings(random: Random) -> dict[str, object]:

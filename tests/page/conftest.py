@@ -14,6 +14,7 @@ from paho.mqtt.client import Client, MQTTv5
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+from tests.http.conftest import PASSWORD, SHOPS
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_for
 
@@ -32,23 +33,10 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-PASSWORD = "correct horse"
-SHOPS = {
-    "name": "shops",
-    "topics": "shops/#",
-    "longitude": "lon",
-    "latitude": "lat",
-    "attributes": {
-        "lon": {"low": -180, "high": 180},
-        "lat": {"low": -90, "high": 90},
-        "price": {"low": 0, "high": 1000},
-        "kind": {"categories": ["food", "tools"]},
-    },
-}
 BAKERY = (-122.4075, 37.7874)
 
 
-class Town:
+class PageTown:
     """A broker with the operator ann and the viewer vic, and MQTT clients with places."""
 
     def __init__(self, directory: Path, **http: Any) -> None:
@@ -119,8 +107,8 @@ class Town:
 
 
 @pytest.fixture(scope="module")
-def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
-    one = Town(tmp_path_factory.mktemp("town"))
+def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageTown]:
+    one = PageTown(tmp_path_factory.mktemp("town"))
     yield one
     one.end()
 
@@ -138,7 +126,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def open_page(browser: Browser, town: Town) -> Iterator[Callable[..., Page]]:
+def open_page(browser: Browser, town: PageTown) -> Iterator[Callable[..., Page]]:
     """Return what opens the page, logged in as `user`; the page may say nothing on the console.
 
     The page is that of the town that all tests of the file share, or of another one.
@@ -152,7 +140,7 @@ def open_page(browser: Browser, town: Town) -> Iterator[Callable[..., Page]]:
         *,
         width: int = 1400,
         quiet: bool = True,
-        of: Town | None = None,
+        of: PageTown | None = None,
     ) -> Page:
         context = browser.new_context(viewport={"width": width, "height": 844})
         opened.append(context)

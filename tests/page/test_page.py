@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from PIL import Image
-from tests.page.conftest import BAKERY, Town
+from tests.page.conftest import BAKERY, PageTown
 from tests.support.tile_files import MVT, vector_tile, write_tiles
 from tests.support.waiting import wait_for
 
@@ -27,7 +27,7 @@ EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _people(town: Town) -> None:
+def _people(town: PageTown) -> None:
     town.come("ana", (-122.4080, 37.7870), "$near/300m/shops/#", label="Ana's circle")
     town.come("ben", (-122.4030, 37.7920), "$near/300m/shops/#")
     town.come("cleo", (-122.4060, 37.7885), "$area/-122.41,37.786,-122.405,37.79/shops/#")
@@ -59,7 +59,7 @@ def test_who_is_not_logged_in_sees_the_login_only(open_page: OpenPage):
 
 
 def test_a_click_on_a_client_says_what_it_is_and_why_it_got_a_message_or_not(
-    open_page: OpenPage, town: Town
+    open_page: OpenPage, town: PageTown
 ):
     page = open_page()
     page.locator(".fact", has_text="3 clients").wait_for()
@@ -75,7 +75,7 @@ def test_a_click_on_a_client_says_what_it_is_and_why_it_got_a_message_or_not(
     page.keyboard.press("Escape")
 
 
-def test_an_event_on_the_map_says_whom_it_reached(open_page: OpenPage, town: Town):
+def test_an_event_on_the_map_says_whom_it_reached(open_page: OpenPage, town: PageTown):
     page = open_page()
     page.locator(".fact", has_text="3 clients").wait_for()
     reached = """async () => {
@@ -96,7 +96,7 @@ def test_an_event_on_the_map_says_whom_it_reached(open_page: OpenPage, town: Tow
     assert page.locator(".panel .chips").inner_text().split() == ["ana", "cleo"]
 
 
-def test_the_slider_goes_back_in_time_and_a_button_to_now(open_page: OpenPage, town: Town):
+def test_the_slider_goes_back_in_time_and_a_button_to_now(open_page: OpenPage, town: PageTown):
     page = open_page()
     page.locator(".fact", has_text="3 clients").wait_for()
     town.come("passer-by", (-122.4065, 37.7880))
@@ -117,7 +117,7 @@ def test_the_slider_goes_back_in_time_and_a_button_to_now(open_page: OpenPage, t
 
 
 def test_try_it_takes_a_drawn_circle_and_a_condition_and_shows_what_arrives(
-    open_page: OpenPage, town: Town
+    open_page: OpenPage, town: PageTown
 ):
     page = open_page(route="try")
     page.locator(".fact", has_text="3 clients").wait_for()
@@ -164,7 +164,7 @@ def test_a_wrong_condition_is_explained(open_page: OpenPage):
     page.get_by_text("Did you mean price?").wait_for()
 
 
-def test_an_operator_disconnects_a_client(open_page: OpenPage, town: Town):
+def test_an_operator_disconnects_a_client(open_page: OpenPage, town: PageTown):
     town.come("victim")
     page = open_page(route="clients")
     page.get_by_label("Search clients").fill("victim")
@@ -176,7 +176,7 @@ def test_an_operator_disconnects_a_client(open_page: OpenPage, town: Town):
     town.leave("victim")
 
 
-def test_a_viewer_sees_no_place_and_can_change_nothing(open_page: OpenPage, town: Town):
+def test_a_viewer_sees_no_place_and_can_change_nothing(open_page: OpenPage, town: PageTown):
     page = open_page("vic", quiet=False)  # what is refused stands on the browser's console
     town.publish("shops/bread")
     page.locator(".fact", has_text="events/s").wait_for()
@@ -191,7 +191,7 @@ def test_a_viewer_sees_no_place_and_can_change_nothing(open_page: OpenPage, town
     page.get_by_text("Only operators may read the log.").wait_for()
 
 
-def test_nothing_that_a_client_writes_becomes_markup(open_page: OpenPage, town: Town):
+def test_nothing_that_a_client_writes_becomes_markup(open_page: OpenPage, town: PageTown):
     town.come(EVIL, (-122.4070, 37.7880), f"shops/{EVIL}", label=EVIL)
     town.clients[EVIL].publish(f"shops/{EVIL}", EVIL, qos=1, retain=True).wait_for_publish(10)
     page = open_page()
@@ -254,7 +254,7 @@ def test_on_a_phone_nothing_stands_out_of_the_screen(open_page: OpenPage):
     page.get_by_role("heading", name="Log").wait_for()
 
 
-def test_every_file_comes_from_this_broker_and_is_small(open_page: OpenPage, town: Town):
+def test_every_file_comes_from_this_broker_and_is_small(open_page: OpenPage, town: PageTown):
     page = open_page(None, quiet=False)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
@@ -265,12 +265,12 @@ def test_every_file_comes_from_this_broker_and_is_small(open_page: OpenPage, tow
 
 
 @pytest.fixture
-def other_town(tmp_path: Path) -> Iterator[Callable[..., Town]]:
+def other_town(tmp_path: Path) -> Iterator[Callable[..., PageTown]]:
     """Return what starts a town with other settings of [http]."""
-    started: list[Town] = []
+    started: list[PageTown] = []
 
-    def start(**http: Any) -> Town:
-        started.append(Town(tmp_path, **http))
+    def start(**http: Any) -> PageTown:
+        started.append(PageTown(tmp_path, **http))
         return started[-1]
 
     yield start
@@ -304,7 +304,7 @@ def colour(page: Page, name: str) -> tuple[int, ...]:
 
 
 def test_images_out_of_a_file_are_the_ground(
-    other_town: Callable[..., Town], open_page: OpenPage, tmp_path: Path
+    other_town: Callable[..., PageTown], open_page: OpenPage, tmp_path: Path
 ):
     def plain(*rgb: int) -> bytes:
         file = io.BytesIO()
@@ -325,7 +325,7 @@ def test_images_out_of_a_file_are_the_ground(
 
 
 def test_shapes_out_of_a_file_are_drawn_in_the_colours_of_the_page(
-    other_town: Callable[..., Town], open_page: OpenPage, tmp_path: Path
+    other_town: Callable[..., PageTown], open_page: OpenPage, tmp_path: Path
 ):
     square = [(1024, 1024), (3072, 1024), (3072, 3072), (1024, 3072)]
     hole = [(1536, 1536), (1536, 2560), (2560, 2560), (2560, 1536)]
@@ -354,7 +354,7 @@ def test_shapes_out_of_a_file_are_drawn_in_the_colours_of_the_page(
 
 
 def test_a_click_on_the_ground_says_which_area_of_the_plan_it_is(
-    other_town: Callable[..., Town], open_page: OpenPage, tmp_path: Path
+    other_town: Callable[..., PageTown], open_page: OpenPage, tmp_path: Path
 ):
     track = [(-122.41 + step * 1e-4, 37.785 + step * 1e-4) for step in range(60)]
     plan = quadrant_plan(Rect(*BOUNDS), [track, track[::-1]], 10, 2)
@@ -400,7 +400,7 @@ def test_the_overview_has_a_row_for_each_node_of_a_network(open_page: OpenPage):
     wait_for(lambda: page.evaluate(live)["items"] == [])
 
 
-def test_a_page_that_nobody_sees_watches_nothing(open_page: OpenPage, town: Town):
+def test_a_page_that_nobody_sees_watches_nothing(open_page: OpenPage, town: PageTown):
     page = open_page()
     page.locator(".fact", has_text="3 clients").wait_for()
     watched = """async (hidden) => {
@@ -425,7 +425,9 @@ def test_a_page_that_nobody_sees_watches_nothing(open_page: OpenPage, town: Town
     town.leave("unseen")
 
 
-def test_a_restarted_broker_is_found_again_without_anybody_s_help(open_page: OpenPage, town: Town):
+def test_a_restarted_broker_is_found_again_without_anybody_s_help(
+    open_page: OpenPage, town: PageTown
+):
     page = open_page(quiet=False)
     page.locator(".live", has_text="Live").wait_for()
     for name in list(town.clients):

@@ -19,11 +19,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import settings
+from pyspark.sql import SparkSession
 from tests.support.commands import ENVIRON, NEARCAST
 from tests.support.spark_tables import fixes
 from tests.support.waiting import wait_for
 from tests.support.walks_log import write_log
+from typer.testing import CliRunner
 
+from nearcast.cli import app
 from nearcast.eventlog import VersionedTable
 
 pytestmark = [pytest.mark.spark, pytest.mark.java, pytest.mark.timeout(2400)]
@@ -166,8 +169,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_killed_driver_leaves_the_table_and_the_next_run_leaves_no_file(folder: Path):
-    finished(folder, JOBS["match"][1])
+def test_a_killed_driver_leaves_the_table_and_the_next_run_leaves_no_file(
+    folder: Path, spark: SparkSession
+):
+    paths = {one: str(folder / one) for one in (*(path.name for path in folder.iterdir()), "out")}
+    words = [paths.get(one, one) for one in JOBS["match"][1].split()]
+    done = CliRunner().invoke(app, ["pipeline", *words])
+    assert done.exit_code == 0, done.output
     kill_and_repeat(folder, "match", "driver", 0.2)
 
 

@@ -30,7 +30,7 @@ from nearcast.locality import load_plan
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.pipeline.sources.event_logs import read_log
 from nearcast.retained import Policies, read_policies, write_policies
-from nearcast.server.local_cluster import LocalCluster, find_nats_server, free_port
+from nearcast.server.local_cluster import ChildProcess, LocalCluster, find_nats_server, free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
@@ -216,25 +216,31 @@ def test_all_jobs_have_learned_from_the_log(lesson: dict[str, Any]):
     assert steps["audit"]["summary"]["faults"]["doubled"] == 0
 
 
-def test_a_running_network_takes_up_the_plan(lesson: dict[str, Any], tmp_path: Path):
+@contextmanager
+def two_nodes(directory: Path, config: Path) -> Iterator[tuple[str, list[int], list[ChildProcess]]]:
+    """Run two nodes; yield the address of NATS, their ports, and their processes."""
     try:
         find_nats_server()
     except EnvironmentProblem:
         pytest.skip("nats-server is not installed (make setup)")
-    path = lesson["output"] / "plan.json"
-    plan = load_plan(path)
-    assert set(plan.brokers or ()) == {0, 1}
-    with ExitStack() as stack:
-        fleet = stack.enter_context(LocalCluster(tmp_path))
-        address = fleet.start_nats(free_port())
-        config = lesson["folder"] / "nearcast.toml"
-        ports = [free_port(), free_port()]
+    with LocalCluster(directory) as fleet:
+        address, ports = fleet.start_nats(free_port()), [free_port(), free_port()]
         children = [
             fleet.start_node(name, port, address, config)
             for name, port in zip("ab", ports, strict=True)
         ]
         fleet.wait_until_ready()
         wait_for(lambda: len(json.loads(nearcast("nodes", "--join", address, "--json"))) == 2)
+        yield address, ports, children
+
+
+def test_a_running_network_takes_up_the_plan(lesson: dict[str, Any], tmp_path: Path):
+    path = lesson["output"] / "plan.json"
+    plan = load_plan(path)
+    assert set(plan.brokers or ()) == {0, 1}
+    with ExitStack() as stack:
+        config = lesson["folder"] / "nearcast.toml"
+        address, ports, children = stack.enter_context(two_nodes(tmp_path, config))
         told = nearcast("nodes", "--join", address, "--plan", str(path))
         assert told.strip() == f"Plan {plan.version} is shared with a, b."
         for child in children:
@@ -255,21 +261,9 @@ def test_a_running_network_takes_up_the_plan(lesson: dict[str, Any], tmp_path: P
 def test_a_run_that_shares_changes_how_a_running_cluster_decides(
     lesson: dict[str, Any], tmp_path: Path
 ):
-    try:
-        find_nats_server()
-    except EnvironmentProblem:
-        pytest.skip("nats-server is not installed (make setup)")
     with ExitStack() as stack:
-        fleet = stack.enter_context(LocalCluster(tmp_path))
-        address = fleet.start_nats(free_port())
         config = lesson["folder"] / "nearcast.toml"
-        ports = [free_port(), free_port()]
-        children = [
-            fleet.start_node(name, port, address, config)
-            for name, port in zip("ab", ports, strict=True)
-        ]
-        fleet.wait_until_ready()
-        wait_for(lambda: len(json.loads(nearcast("nodes", "--join", address, "--json"))) == 2)
+        address, ports, children = stack.enter_context(two_nodes(tmp_path, config))
         write_policies(Policies(), tmp_path / "none.json")
         nearcast("nodes", "--join", address, "--policies", str(tmp_path / "none.json"))
         for child in children:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from tests.support.invariants import check_retained_delivery
+from tests.support.retained_samples import COPY, GENERAL, SENDING, THRIFTY, WAITING
 
 from nearcast.model.errors import OutOfRangeError
 from nearcast.retained import (
@@ -28,12 +29,6 @@ from nearcast.retained import (
     shipped_policy,
     solve,
 )
-
-GENERAL = Policies(general=shipped_policy())
-THRIFTY = Weights(0.3, 5.0)  # traffic weighs more: waits wherever that is sensible
-WAITING = TopicPolicy(DecisionProcess().always_wait(), Rates(), Weights())
-SENDING = TopicPolicy(DecisionProcess().plain(), Rates(), Weights())
-COPY = RetainedCopy()
 
 
 def delivery(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.support.invariants import check_retained_delivery
+from tests.support.retained_samples import THRIFTY
 
 from nearcast.retained import (
     SEND_NOTHING,
@@ -24,12 +25,6 @@ from nearcast.retained import (
     Weights,
     shipped_policy,
 )
-
-GENERAL = Policies(general=shipped_policy())
-THRIFTY = Weights(0.3, 5.0)  # traffic weighs more: waits wherever that is sensible
-WAITING = TopicPolicy(DecisionProcess().always_wait(), Rates(), Weights())
-SENDING = TopicPolicy(DecisionProcess().plain(), Rates(), Weights())
-COPY = RetainedCopy()
 
 
 @dataclass

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import pytest
+from tests.support.retained_samples import COPY
 
 from nearcast.broker.publish.message import Message, MessageHead
 from nearcast.broker.retained.created import age_s
@@ -34,7 +35,6 @@ from nearcast.retained import (
     solve,
 )
 
-COPY = RetainedCopy()
 NEVER_QUIET = Evidence(quiet_intervals=1000.0)
 
 

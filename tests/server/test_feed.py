@@ -55,7 +55,7 @@ SIZES = {"nearcast": "64MiB", "tight": "20KiB", "absurd": "900000GiB"}
 
 
 @dataclass
-class Town:
+class FedTown:
     """Two nodes of one network, and networks with little and with too much room in JetStream."""
 
     fleet: LocalCluster
@@ -170,7 +170,7 @@ async def read_since(address: str, since: int) -> list[Publication]:
 
 
 @pytest.fixture(scope="module")
-def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
+def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FedTown]:
     try:
         find_nats_server()
     except EnvironmentProblem:
@@ -178,7 +178,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
     folder = tmp_path_factory.mktemp("town")
     with LocalCluster(folder) as fleet:
         nats_port = free_port()
-        town = Town(fleet, fleet.start_nats(nats_port), nats_port, folder, {})
+        town = FedTown(fleet, fleet.start_nats(nats_port), nats_port, folder, {})
         for name, network in (("a", "nearcast"), ("b", "nearcast")):
             town.begin(name, free_port(), network)
         for network in ("tight", "absurd"):
@@ -194,7 +194,7 @@ def plain(count: int, qos: int = 1, topic: str = "city/x", first: int = 0) -> li
     return [Publish(topic, f"{qos}-{n}".encode(), qos) for n in range(first, first + count)]
 
 
-def test_each_publication_is_there_once_by_the_node_of_publication(town: Town):
+def test_each_publication_is_there_once_by_the_node_of_publication(town: FedTown):
     asked = Properties(user_properties=(("$top", "2"), ("colour", "red")))
     sent = [
         *(one for qos in range(3) for one in plain(40, qos)),
@@ -224,7 +224,7 @@ def test_each_publication_is_there_once_by_the_node_of_publication(town: Town):
         assert mine == [one.payload for one in plain(40, qos)]
 
 
-def test_exactly_once_publications_give_their_identifiers_back(town: Town):
+def test_exactly_once_publications_give_their_identifiers_back(town: FedTown):
     since = town.end()
     for first in (0, 40, 80, 120):  # more in all than may be unanswered at a time
         town.publish("a", *plain(40, 2, first=first))
@@ -232,7 +232,7 @@ def test_exactly_once_publications_give_their_identifiers_back(town: Town):
     assert [one.payload for one in fed] == [one.payload for one in plain(160, 2)]
 
 
-def test_a_nats_that_is_away_holds_nobody_up_and_all_follows_once(town: Town):
+def test_a_nats_that_is_away_holds_nobody_up_and_all_follows_once(town: FedTown):
     since = town.end()
     town.publish("a", *plain(10))
     assert len(town.fed(since, 10)) == 10
@@ -251,7 +251,7 @@ def test_a_nats_that_is_away_holds_nobody_up_and_all_follows_once(town: Town):
     )
 
 
-def test_a_node_killed_while_it_feeds_loses_and_doubles_nothing(town: Town):
+def test_a_node_killed_while_it_feeds_loses_and_doubles_nothing(town: FedTown):
     since = town.end()
     for round_ in range(2):
         town.publish("a", *plain(300, first=300 * round_))
@@ -260,13 +260,13 @@ def test_a_node_killed_while_it_feeds_loses_and_doubles_nothing(town: Town):
     assert [one.payload for one in fed] == [one.payload for one in plain(600)]
 
 
-def test_the_stream_keeps_no_more_than_it_is_allowed(town: Town):
+def test_the_stream_keeps_no_more_than_it_is_allowed(town: FedTown):
     town.publish("tight", *(Publish("city/x", b"x" * 1_000, 1) for _ in range(50)))
     wait_for(lambda: asyncio.run(marks(town.address, "tight"))[1] >= 50)
     assert 30 < asyncio.run(marks(town.address, "tight"))[0] < 45
 
 
-def test_a_jetstream_without_room_is_said_once_and_clients_are_served(town: Town):
+def test_a_jetstream_without_room_is_said_once_and_clients_are_served(town: FedTown):
     town.publish("absurd", *plain(20))
     node = town.nodes["absurd"]
     wait_for(lambda: any("storage" in one for one in _problems(node)))

@@ -5,34 +5,20 @@ The cluster stands in network namespaces; where none can be made, the test says 
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.slow_link_rows import rows_of
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
-ROOT = Path(__file__).parents[2]
 ROUNDS = 3
 
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Return what the benchmark found: one move plain and causal, two moves plain and causal."""
-    path = tmp_path_factory.mktemp("moves") / "found.json"
-    command = [sys.executable, "-m", "benchmarks.causal_moves", "--rounds", str(ROUNDS)]
-    done = subprocess.run(
-        [*command, "--json", str(path)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(path.read_text())
-    if "skipped" in found:
-        pytest.skip(found["skipped"])
-    rows: list[dict[str, Any]] = found["rows"]
-    return rows
+    return rows_of("benchmarks.causal_moves", ROUNDS, tmp_path_factory.mktemp("found"))
 
 
 @pytest.mark.parametrize("place", [0, 2], ids=["moved once", "moved twice"])

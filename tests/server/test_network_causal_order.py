@@ -5,33 +5,20 @@ The cluster stands in network namespaces; where none can be made, the test says 
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.slow_link_rows import rows_of
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
-ROOT = Path(__file__).parents[2]
 ROUNDS = 30
 
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Return what the benchmark found in a short run: plain and causal, far and too far."""
-    path = tmp_path_factory.mktemp("cluster") / "found.json"
-    options = ["--rounds", str(ROUNDS), "--json", str(path)]
-    command = [sys.executable, "-m", "benchmarks.causal_cluster", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(path.read_text())
-    if "skipped" in found:
-        pytest.skip(found["skipped"])
-    rows: list[dict[str, Any]] = found["rows"]
-    return rows
+    return rows_of("benchmarks.causal_cluster", ROUNDS, tmp_path_factory.mktemp("found"))
 
 
 def test_answers_overtake_questions_in_a_plain_space_and_never_in_a_causal_one(

@@ -85,7 +85,7 @@ class Recorder(asyncio.Protocol):
         pass
 
 
-class World:
+class SocketWorld:
     """A listener whose connections are recorders, and clients of it."""
 
     def __init__(self, sockets: SocketLoop | None, door: Listener) -> None:
@@ -106,12 +106,14 @@ class World:
         return client, recorder
 
 
-def run(make_loop: MakeLoop, story: Callable[[World], Awaitable[None]], *, is_ours: bool) -> None:
+def run(
+    make_loop: MakeLoop, story: Callable[[SocketWorld], Awaitable[None]], *, is_ours: bool
+) -> None:
     async def tell() -> None:
         async with asyncio.timeout(60):
             sockets = SocketLoop(LoopBatches(Broker(), Clock())) if is_ours else None
             door = await take_port("tcp", HERE, 0)
-            world = World(sockets, door)
+            world = SocketWorld(sockets, door)
             attach: Attach | None = None if sockets is None else sockets.attach
             await door.open(world.make, attach=attach)
             try:
@@ -146,7 +148,7 @@ async def until(condition: Callable[[], bool]) -> None:
 @loops
 @ways
 def test_bytes_go_both_ways_and_the_end_is_told(make_loop: MakeLoop, is_ours: bool) -> None:
-    async def story(world: World) -> None:
+    async def story(world: SocketWorld) -> None:
         client, recorder = await world.connect()
         client.send(b"question")
         await until(lambda: recorder.got == b"question")
@@ -165,7 +167,7 @@ def test_bytes_go_both_ways_and_the_end_is_told(make_loop: MakeLoop, is_ours: bo
 def test_what_the_client_does_not_read_waits_and_pauses_the_writer(
     make_loop: MakeLoop, is_ours: bool
 ) -> None:
-    async def story(world: World) -> None:
+    async def story(world: SocketWorld) -> None:
         client, recorder = await world.connect()
         pattern = os.urandom(1 << 20)
         for _ in range(LARGE >> 20):
@@ -190,7 +192,7 @@ def test_what_the_client_does_not_read_waits_and_pauses_the_writer(
 @ways
 @pytest.mark.parametrize("how", ["close", "write_eof"])
 def test_an_end_waits_until_all_is_sent(make_loop: MakeLoop, is_ours: bool, how: str) -> None:
-    async def story(world: World) -> None:
+    async def story(world: SocketWorld) -> None:
         client, recorder = await world.connect()
         recorder.transport.write(b"x" * LARGE)
         getattr(recorder.transport, how)()
@@ -210,7 +212,7 @@ def test_an_end_waits_until_all_is_sent(make_loop: MakeLoop, is_ours: bool, how:
 @loops
 @ways
 def test_nothing_is_read_while_reading_is_paused(make_loop: MakeLoop, is_ours: bool) -> None:
-    async def story(world: World) -> None:
+    async def story(world: SocketWorld) -> None:
         client, recorder = await world.connect()
         recorder.transport.pause_reading()
         client.send(b"early")
@@ -233,7 +235,7 @@ def test_nothing_is_read_while_reading_is_paused(make_loop: MakeLoop, is_ours: b
 @loops
 @ways
 def test_an_abort_ends_it_at_once(make_loop: MakeLoop, is_ours: bool) -> None:
-    async def story(world: World) -> None:
+    async def story(world: SocketWorld) -> None:
         client, recorder = await world.connect()
         recorder.transport.write(b"x" * LARGE)
         recorder.transport.abort()
@@ -250,7 +252,7 @@ def test_an_abort_ends_it_at_once(make_loop: MakeLoop, is_ours: bool) -> None:
 @loops
 @ways
 def test_a_reset_is_told_with_its_reason(make_loop: MakeLoop, is_ours: bool) -> None:
-    async def story(world: World) -> None:
+    async def story(world: SocketWorld) -> None:
         client, recorder = await world.connect()
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         client.close()
@@ -262,7 +264,7 @@ def test_a_reset_is_told_with_its_reason(make_loop: MakeLoop, is_ours: bool) -> 
 
 @loops
 def test_a_protocol_that_raises_loses_its_own_connection_only(make_loop: MakeLoop) -> None:
-    async def story(world: World) -> None:
+    async def story(world: SocketWorld) -> None:
         assert world.sockets is not None
         failures = world.sockets.turns.node.failures
         failures.listener = lambda *_: None
@@ -284,7 +286,7 @@ def test_a_protocol_that_raises_loses_its_own_connection_only(make_loop: MakeLoo
 
 @loops
 def test_what_was_read_in_the_batch_that_stopped_it_is_kept(make_loop: MakeLoop) -> None:
-    async def story(world: World) -> None:
+    async def story(world: SocketWorld) -> None:
         client, recorder = await world.connect()
         other, its_recorder = await world.connect()
         pair = [recorder, its_recorder]
@@ -315,7 +317,7 @@ def test_what_was_read_in_the_batch_that_stopped_it_is_kept(make_loop: MakeLoop)
 
 @loops
 def test_the_end_of_the_server_closes_everything(make_loop: MakeLoop) -> None:
-    async def story(world: World) -> None:
+    async def story(world: SocketWorld) -> None:
         assert world.sockets is not None
         client, _ = await world.connect()
         aborted, recorder = await world.connect()

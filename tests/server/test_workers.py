@@ -21,7 +21,15 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties as PahoProperties
 from tests.support.broker_process import BrokerProcess
 from tests.support.real_cluster import PahoClient
-from tests.support.talkers import Talker, talk
+from tests.support.talkers import (
+    Talker,
+    check_received,
+    receive_all,
+    send_to_absent,
+    talk,
+    talk_to_the_end,
+    talk_under_load,
+)
 from tests.support.waiting import WAIT_S, wait_for
 from tests.support.worker_processes import kill_worker, name_at, worker_pids
 
@@ -297,14 +305,7 @@ def test_a_worker_that_is_killed_comes_back_with_its_sessions_and_nobody_else_no
     for one in (*receivers, bystander):
         one.subscribe()
     for place in (1, 0, 1):
-        enough = len(sender.acknowledged) + 60
-        talk(
-            everybody,
-            rng.uniform(0.05, 0.3),
-            publishes=True,
-            until=lambda: False,
-            at_least=lambda: len(sender.acknowledged) >= enough,  # noqa: B023 - used right here
-        )
+        talk_under_load(everybody, sender, rng.uniform(0.05, 0.3))
         others = [one for one in everybody if one not in at[place]]
         kill_worker(broker, place)
         for one in at[place]:
@@ -313,27 +314,12 @@ def test_a_worker_that_is_killed_comes_back_with_its_sessions_and_nobody_else_no
             assert one.sock is not None
         for one in at[place]:
             one.connect(broker.port)
-    talk(everybody, 0.2, publishes=True, until=lambda: False)
-    talk(
-        everybody,
-        WAIT_S,
-        publishes=False,
-        until=lambda: (
-            not sender.open
-            and all(set(one.inbox) >= sender.acknowledged for one in (*receivers, bystander))
-        ),
-    )
-    talk(everybody, 0.3, publishes=False, until=lambda: False)
-    for one in everybody:
-        one.close()
+    talk_to_the_end(everybody, sender, [*receivers, bystander])
     broker.end()
 
     assert len(sender.acknowledged) > 150
     for one in (*receivers, bystander):
-        assert sender.acknowledged - set(one.inbox) == set()
-        if qos == 2:
-            assert [number for number, count in Counter(one.inbox).items() if count > 1] == []
-            assert one.inbox == sorted(one.inbox)
+        check_received(sender, one)
 
 
 def test_clients_of_other_workers_are_served_while_one_is_dead(start_broker: Any) -> None:
@@ -363,23 +349,15 @@ def test_the_workers_end_with_a_parent_that_is_killed_and_nothing_is_lost(
     start_broker: Any,
 ) -> None:
     broker = with_workers(start_broker, 2)
-    receiver = Talker(name_at(1, 2, "in"), ProtocolVersion.V5, 2)
-    receiver.connect(broker.port)
-    receiver.subscribe()
-    receiver.close()
     sender = Talker(name_at(0, 2, "out"), ProtocolVersion.V5, 2)
-    sender.connect(broker.port)
-    sender.publish_some(50)
-    talk([sender], WAIT_S, publishes=False, until=lambda: not sender.open)
+    receiver = Talker(name_at(1, 2, "in"), ProtocolVersion.V5, 2)
+    send_to_absent(broker.port, sender, receiver, 50)
     pids = worker_pids(broker).values()
     broker.end(signal.SIGKILL)
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     broker.start()
-    receiver.connect(broker.port)
-    talk([receiver], WAIT_S, publishes=False, until=lambda: len(receiver.inbox) == 50)
-    receiver.close()
+    receive_all(broker.port, receiver, 50)
     sender.close()
-    assert receiver.inbox == list(range(50))
 
 
 def test_a_worker_that_keeps_dying_ends_the_broker(start_broker: Any) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.support.log_segments import write_segment
 from tests.support.space_sections import placed_section
+from tests.support.town import SPACE
 from typer.testing import CliRunner
 
 from nearcast.broker import RetainedSettings, SpaceSettings
@@ -16,18 +17,11 @@ from nearcast.cli.pipeline import app
 from nearcast.cluster import NamedPlan
 from nearcast.eventlog.records import Recorder
 from nearcast.locality import CellCounts, Plan, plan_to_json
-from nearcast.model import Attribute, FileFormatError, MisuseError, Space
+from nearcast.model import FileFormatError, MisuseError
 from nearcast.retained import Policies, Rates, TopicPolicy, Weights, write_policies
 from nearcast.simulator.replay_log import ReplayLog, read_actions
 from nearcast.simulator.whatif import ReplayResult, WhatIfCase, compare, read_plan
 
-SPACE = Space(
-    name="city",
-    topic_filter="city/#",
-    attributes=(Attribute.number("lon", -1, 1), Attribute.number("lat", -1, 1)),
-    longitude="lon",
-    latitude="lat",
-)
 CONFIG = placed_section("city", lon=(-1, 1), lat=(-1, 1))
 BOUNDS = (-1.0, -1.0, 1.0, 1.0)
 

@@ -219,7 +219,7 @@ Wire = Callable[[bytes], CausalMessage | bytes]
 """What a process gets for the bytes that arrive: a message, or the same bytes."""
 
 
-class World:
+class CausalWorld:
     """Run one seeded history of processes made by `maker` and let the oracle watch."""
 
     BURST_US = 20  # stamps may run ahead of the clock when many events share an instant
@@ -370,8 +370,8 @@ class World:
 
 
 def run_history(seed: int, maker: Maker, wire: Wire = CausalMessage.decode) -> Oracle:
-    return World(seed, maker, circumstances(seed), wire).run()
+    return CausalWorld(seed, maker, circumstances(seed), wire).run()
 
 
 def run_chains(seed: int, maker: Maker) -> Oracle:
-    return World(seed, maker, chains(seed)).run()
+    return CausalWorld(seed, maker, chains(seed)).run()

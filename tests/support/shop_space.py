@@ -32,6 +32,11 @@ SHOPS = Space(
     latitude="lat",
     missing="none",
 )
+PLACED_OFFER = (
+    Attribute.number("price", 0, 100),
+    Attribute.number("lon", -180, 180),
+    Attribute.number("lat", -90, 90),
+)
 BREAD = {"price": 3, "kind": "food", "lon": 8.5, "lat": 47.5}
 HERE_TOO = {"lon": 8.5, "lat": 47.5}
 HERE, NEARBY, FAR = (8.5, 47.5), (8.501, 47.501), (9.5, 48.5)

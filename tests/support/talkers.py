@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from nearcast.mqtt import (
@@ -167,3 +168,58 @@ def talk(
                     talker.read()
     except OSError:
         pass
+
+
+def talk_under_load(talkers: list[Talker], sender: Talker, seconds: float) -> None:
+    """Publish for this long, and until 60 more messages of the sender are acknowledged."""
+    enough = len(sender.acknowledged) + 60
+    talk(
+        talkers,
+        seconds,
+        publishes=True,
+        until=lambda: False,
+        at_least=lambda: len(sender.acknowledged) >= enough,
+    )
+
+
+def talk_to_the_end(talkers: list[Talker], sender: Talker, receivers: list[Talker]) -> None:
+    """Publish a little more, wait until all receivers have all of it, and close everybody."""
+    talk(talkers, 0.2, publishes=True, until=lambda: False)
+    talk(
+        talkers,
+        WAIT_S,
+        publishes=False,
+        until=lambda: (
+            not sender.open and all(set(one.inbox) >= sender.acknowledged for one in receivers)
+        ),
+    )
+    talk(talkers, 0.3, publishes=False, until=lambda: False)
+    for talker in talkers:
+        talker.close()
+
+
+def check_received(sender: Talker, receiver: Talker) -> None:
+    """Check that what was acknowledged arrived; at QoS 2 once and in order."""
+    times = Counter(receiver.inbox)
+    assert sender.acknowledged - set(times) == set()
+    if receiver.qos == 2:
+        assert [number for number, count in times.items() if count > 1] == []
+        assert receiver.inbox == sorted(receiver.inbox)
+
+
+def send_to_absent(port: int, sender: Talker, receiver: Talker, count: int) -> None:
+    """Publish for a receiver that has subscribed and is gone, and wait for the answers."""
+    receiver.connect(port)
+    receiver.subscribe()
+    receiver.close()
+    sender.connect(port)
+    sender.publish_some(count)
+    talk([sender], WAIT_S, publishes=False, until=lambda: not sender.open)
+
+
+def receive_all(port: int, receiver: Talker, count: int) -> None:
+    """Connect a receiver that was gone: it gets everything, in order."""
+    receiver.connect(port)
+    talk([receiver], WAIT_S, publishes=False, until=lambda: len(receiver.inbox) == count)
+    receiver.close()
+    assert receiver.inbox == list(range(count))
