@@ -113,6 +113,7 @@ _LONGEST = (
     "tests/cli/test_examples.py",
     "tests/pipeline/test_loop.py",
     "tests/server/test_network_causal_clients.py",
+    "tests/server/test_network_rival_plans.py",
     "tests/pipeline/test_mqtt_format.py",
     "tests/pipeline/test_kafka.py",
     "tests/spark/test_library.py",
