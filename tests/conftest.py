@@ -131,6 +131,7 @@ _LONGEST = (
     "tests/server/test_workers.py",
     "tests/pipeline/test_kafka.py",
     "tests/server/test_network_causal_clients.py",
+    "tests/server/test_network_rival_plans.py",
     "tests/server/test_peers.py",
     "tests/spark/test_connect.py",
     "tests/server/test_network.py",

@@ -109,11 +109,11 @@ def test_topics_on_which_someone_may_wait_get_the_exact_table_for_rates_like_the
 ):
     assert set(trained.policies.topics) == set(QUICK)
     for topic, policy in trained.policies.topics.items():
-        true = DecisionProcess(Rates(QUICK[topic], 10 / 200, 1 / 50), WEIGHTS)
+        true = Policies().process(Rates(QUICK[topic], 10 / 200, 1 / 50), WEIGHTS)
         assert policy.rates.publish == pytest.approx(true.rates.publish, rel=0.025)
         assert policy.rates.leave == pytest.approx(true.rates.leave, abs=0.01)
         assert policy.rates.subscribe == pytest.approx(0.05, rel=0.01)
-        exact = solve(DecisionProcess(policy.rates, WEIGHTS)).actions
+        exact = solve(Policies().process(policy.rates, WEIGHTS)).actions
         assert (policy.actions == exact).all()
         if attainable_gain(true) > 1e-6:
             assert share_of_gain(true, policy.actions) > 0.995
@@ -254,8 +254,9 @@ def test_the_share_earned_counts_topics():
     assert share_earned(general, [hopeless], base) is None
     good = RateGroup(Rates(0.6, 0.2, 0.1), WEIGHTS, 3)
     found = share_earned(general, [hopeless, good], base)
-    process = DecisionProcess(good.rates, WEIGHTS)
-    assert found == pytest.approx(share_of_gain(process, general.table(good.rates, WEIGHTS)))
+    process = base.process(good.rates, WEIGHTS)
+    table = general.table(good.rates, WEIGHTS, whole_steps=False)
+    assert found == pytest.approx(share_of_gain(process, table))
 
 
 def test_the_range_of_a_fit_holds_all_groups():

@@ -1,6 +1,7 @@
 """Retained delivery in the node: each trap by itself."""
 
 import math
+from random import Random
 
 import numpy as np
 import pytest
@@ -106,6 +107,17 @@ def test_on_a_topic_gone_quiet_a_newcomer_gets_the_copy_at_once(mode: Mode) -> N
 
     assert isinstance(core.on_subscribe("t", "anna", now + 3.0, copy=COPY), Wait)
     assert core.on_subscribe("t", "bert", now + 5.0, copy=COPY) == SEND_NOW
+
+
+def test_where_intervals_vary_a_longer_silence_is_no_end() -> None:
+    """Of a memoryless topic, one newcomer in eleven comes in an interval of four mean ones."""
+    core, random, now = delivery(), Random(1), 0.0
+    for _ in range(500):
+        now += random.expovariate(1.0)
+        core.on_publish("t", now, retain=True)
+
+    assert isinstance(core.on_subscribe("t", "anna", now + 5.0, copy=COPY), Wait)
+    assert core.on_subscribe("t", "bert", now + 8.0, copy=COPY) == SEND_NOW
 
 
 def test_silence_ends_a_wait_before_dmax() -> None:

@@ -35,7 +35,17 @@ def processes() -> st.SearchStrategy[DecisionProcess]:
     rates = st.builds(Rates, st.floats(0, 3), st.floats(0, 2), st.floats(0, 1))
     weights = st.builds(Weights, st.floats(0.0, 1.0), st.floats(0.0, 20.0))
     shapes = st.builds(Timeliness, st.sampled_from(Shape), st.floats(0.5, 10), st.floats(0, 0.9))
-    return st.builds(DecisionProcess, rates, weights, st.just(SMALL), shapes)
+    return st.builds(
+        DecisionProcess, rates, weights, st.just(SMALL), shapes, whole_steps=st.booleans()
+    )
+
+
+def part_waited(process: DecisionProcess) -> float:
+    """Oracle: how long a step of waiting is, by adding up instants at which a publish ends it."""
+    if process.whole_steps:
+        return 1.0
+    instants = (np.arange(20_000) + 0.5) / 20_000
+    return float(np.exp(-process.rates.publish * instants).mean())
 
 
 def forward_reward(
@@ -48,6 +58,7 @@ def forward_reward(
     ages = [publish * (1 - publish) ** t for t in range(caps.age_max)]
     ages.append((1 - publish) ** caps.age_max)
     mean_n = sum(n * share for n, share in enumerate(process.subscribers))
+    part = part_waited(process)
     waiting: dict[tuple[int, int], float] = {}
     total, weight = 0.0, 0.0
     for step in range(steps):
@@ -63,7 +74,7 @@ def forward_reward(
             if must or table[d, t] == 0:
                 reward -= count * (1 - w.omega) * w.message_cost
             else:
-                reward -= count * w.omega * process.timeliness.value(t)
+                reward -= count * w.omega * process.timeliness.value(t) * part
                 after[d + 1, t + 1] = count * stay * (1 - publish)
         waiting = after
         total += discount**step * reward
@@ -170,10 +181,11 @@ def test_no_table_beats_the_solution(process: DecisionProcess) -> None:
 def test_the_best_policy_is_a_threshold_on_the_price(process: DecisionProcess) -> None:
     """For a value that falls with age: wait to the end, or not at all (closed form)."""
     going_on = process.discount * process.stay * math.exp(-process.rates.publish)
-    actions = solve(process).actions
+    actions, part = solve(process).actions, part_waited(process)
     for d, t in np.argwhere(process.always_wait() == 1):
         steps = min(3 - d, 5 - t)
         lost = sum(going_on**k * process.timeliness.value(t + k) for k in range(steps))
+        lost *= part
         omega, cost = process.weights.omega, process.weights.message_cost
         saved = (1 - omega) * cost * (1 - going_on**steps)
         if abs(saved - omega * lost) > 1e-8:  # else a tie, up to rounding

@@ -42,15 +42,19 @@ def test_critical_prices_are_within_seven_per_cent_of_the_exact_ones(
     )
 
 
-def test_on_rates_not_trained_on_it_reaches_90_per_cent_and_loses_nothing() -> None:
+@pytest.mark.parametrize("whole_steps", [True, False])
+def test_on_rates_not_trained_on_it_reaches_90_per_cent_and_loses_nothing(
+    whole_steps: bool,
+) -> None:
     policy, random = shipped_policy(), np.random.default_rng(20_26)
     gained = attainable = 0.0
     for _ in range(150):
         rates = sample_rates(random, policy.trained)
         weights = Weights(random.uniform(0.05, 0.95), float(np.exp(random.uniform(-0.7, 3))))
-        process = policy.process(rates, weights)
+        process = policy.process(rates, weights).varied(whole_steps=whole_steps)
         plain = expected_reward(process, process.plain())
-        gain = expected_reward(process, policy.table(rates, weights)) - plain
+        table = policy.table(rates, weights, whole_steps=whole_steps)
+        gain = expected_reward(process, table) - plain
         most, spent = attainable_gain(process), spent_on_newcomers(process)
         gained, attainable = gained + gain, attainable + most
         if most < 0.01 * spent:

@@ -69,6 +69,7 @@ class Evidence:
     publishes_min: float = 8.0  # in memory; below, plain MQTT
     publishes_per_hold_min: float = 1.0  # a slower topic is quiet: no publish would come in time
     quiet_intervals: float = 4.0  # silent for this many mean intervals: it has gone quiet
+    irregular_quiet_intervals: float = 7.0  # where intervals vary as memoryless ones do
     observed_most: int = 10_000  # new subscribers observed at once; 0: nothing is learned from them
 
     def __post_init__(self) -> None:
@@ -76,6 +77,17 @@ class Evidence:
         require_number("publishes_min", self.publishes_min, 1.0)
         require_number("publishes_per_hold_min", self.publishes_per_hold_min, 0.0)
         require_number("quiet_intervals", self.quiet_intervals, 0.1)
+        require_number("irregular_quiet_intervals", self.irregular_quiet_intervals, 0.1)
+
+    @property
+    def quiet_by_manner(self) -> tuple[float, float, float]:
+        """Return the mean intervals of silence after which a topic is quiet, by manner.
+
+        One in eleven newcomers to a memoryless topic comes in an interval longer than four mean
+        ones, but one in a hundred in one longer than seven.
+        """
+        usual = self.quiet_intervals
+        return (usual, max(usual, self.irregular_quiet_intervals), usual)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,10 @@ from nearcast.retained.groups import (
     TopicGroups,
     group_name,
     group_of,
+    manner_of,
 )
 from nearcast.retained.policyfile import Policies, TopicPolicy
-from nearcast.retained.process import DecisionProcess, Rates
+from nearcast.retained.process import DecisionProcess, Rates, mean_part
 from nearcast.retained.rates import Estimate, RateEstimators
 
 # Members of an Enum are slow to look up in Python 3.11, and these are used on the hot path.
@@ -74,6 +75,7 @@ class TopicDecisions:
         self.groups = TopicGroups(evidence.observed_most)
         self.estimators = RateEstimators(evidence.memory_s)
         self._evidence = evidence
+        self._quiet = evidence.quiet_by_manner
         self._learning = learning
         self._slots: dict[str, int] = {}
         self._own: dict[str, tuple[float, TopicPolicy | None]] = {}
@@ -118,8 +120,8 @@ class TopicDecisions:
         slot = self._slots.get(topic)
         if slot is None:
             return math.inf
-        publish, _, _, last, _ = self.estimators.what_matters(slot, instant)
-        return last + self._evidence.quiet_intervals / publish if publish else math.inf
+        publish, _, seen, last, spread = self.estimators.what_matters(slot, instant)
+        return last + self._quiet[manner_of(spread, seen)] / publish if publish else math.inf
 
     def step_s(self, setting: TopicSetting) -> float:
         """Return the length of a step of the decision process."""
@@ -140,11 +142,11 @@ class TopicDecisions:
         if setting.mode is _IMMEDIATE or slot is None:
             return _POLICY
         publish, leave, seen, last, spread = self.estimators.what_matters(slot, instant)
-        reason = self._guard(publish, seen, last, instant, setting)
+        name = group_of(setting.block, publish / steps_per_s, spread, seen)
+        reason = self._guard(publish, seen, last, name[2], instant, setting)
         if reason is not None or setting.mode is _WAIT:
             return reason
         held = int((instant - since) * steps_per_s + 1e-9)
-        name = group_of(setting.block, publish / steps_per_s, spread, seen)
         group = self.groups.find(name)
         follows = BEGINS_WITH[name[2]] if group is None else group.follows
         if follows is _MODEL:
@@ -155,11 +157,17 @@ class TopicDecisions:
         return None if waits else _POLICY
 
     def _guard(
-        self, publish: float, seen: float, last: float, instant: float, setting: TopicSetting
+        self,
+        publish: float,
+        seen: float,
+        last: float,
+        manner: int,
+        instant: float,
+        setting: TopicSetting,
     ) -> ReleaseReason | None:
         """Return why no policy is asked; None if one is."""
         known = self._evidence
-        if publish > 0.0 and instant >= last + known.quiet_intervals / publish:
+        if publish > 0.0 and instant >= last + self._quiet[manner] / publish:
             return _QUIET
         if setting.mode is _WAIT:
             return None
@@ -181,7 +189,8 @@ class TopicDecisions:
         if table is not None:
             return table.flat[held * (policies.caps.age_max + 1) + age] == 1
         general = policies.general
-        return general is not None and general.waits(publish, leave, setting.price, held, age)
+        price = setting.price / mean_part(publish)
+        return general is not None and general.waits(publish, leave, price, held, age)
 
     def _model_wait(
         self, topic: str, publish: float, leave: float, setting: TopicSetting, age: int
@@ -190,9 +199,8 @@ class TopicDecisions:
         policies, table = self.policies, self._table(topic)
         if table is None:
             general = policies.general
-            return (
-                0 if general is None else general.steps_waited(publish, leave, setting.price, age)
-            )
+            price = setting.price / mean_part(publish)
+            return 0 if general is None else general.steps_waited(publish, leave, price, age)
         width, held = policies.caps.age_max + 1, 0
         rows = len(table.flat) // width  # a table may say that waiting never ends
         while held < rows and table.flat[held * width + min(age + held, width - 1)] == 1:
@@ -213,9 +221,10 @@ class TopicDecisions:
         if age >= self.policies.caps.age_max:
             return
         publish, leave, seen, last, spread = self.estimators.what_matters(slot, instant)
-        if not publish or self._guard(publish, seen, last, instant, setting) is not None:
+        manner = manner_of(spread, seen)
+        if not publish or self._guard(publish, seen, last, manner, instant, setting) is not None:
             return
-        quiet_s = last + self._evidence.quiet_intervals / publish - instant
+        quiet_s = last + self._quiet[manner] / publish - instant
         model_wait = self._model_wait(topic, publish * step_s, leave * step_s, setting, int(age))
         one = ObservedNewcomer(
             topic,
@@ -245,7 +254,7 @@ class TopicDecisions:
         rates = self.estimators.estimate(slot, instant)
         is_old = not 0 < age < self.policies.caps.age_max
         why = "the retained message is old" if is_old else ""
-        why = why or self._guarded(publish, seen, last, instant, setting)
+        why = why or self._guarded(publish, seen, last, manner_of(spread, seen), instant, setting)
         if why or setting.mode is _WAIT:
             why = why or "the mode is wait"
             return Outlook(reason is None, why, setting, age_s, rates, spread)
@@ -267,14 +276,20 @@ class TopicDecisions:
         )
 
     def _guarded(
-        self, publish: float, seen: float, last: float, instant: float, setting: TopicSetting
+        self,
+        publish: float,
+        seen: float,
+        last: float,
+        manner: int,
+        instant: float,
+        setting: TopicSetting,
     ) -> str:
         """Return which guard sends the copy, in words; empty if none does."""
-        known = self._evidence
-        if self._guard(publish, seen, last, instant, setting) is None:
+        known, quiet = self._evidence, self._quiet[manner]
+        if self._guard(publish, seen, last, manner, instant, setting) is None:
             return ""
-        if publish > 0.0 and instant >= last + known.quiet_intervals / publish:
-            return f"no publish for {known.quiet_intervals:g} mean intervals: the topic is quiet"
+        if publish > 0.0 and instant >= last + quiet / publish:
+            return f"no publish for {quiet:g} mean intervals: the topic is quiet"
         if publish * setting.hold_max_s < known.publishes_per_hold_min:
             return f"fewer than {known.publishes_per_hold_min:g} publishes within Dmax"
         return f"{seen:.1f} publishes in memory; {known.publishes_min:g} are needed"

@@ -22,13 +22,14 @@ _NEGLIGIBLE = 1e-9  # a smaller advantage is rounding: the tie goes to plain MQT
 
 
 @entry_point(
-    "uint8[:, ::1], float64[::1], float64[:, ::1], float64[::1], "
+    "uint8[:, ::1], float64[::1], float64[:, ::1], float64[::1], float64[::1], "
     "float64, float64, float64, float64, float64[:, :, :, ::1]"
 )
 def _backwards(  # pragma: no cover - compiled
     table: Actions,
     chance: Floats,
     moves: Floats,
+    parts: Floats,
     value_of_age: Floats,
     omega: float,
     cost: float,
@@ -56,7 +57,7 @@ def _backwards(  # pragma: no cover - compiled
                             later = q[j, d + 1, t + 1, action]
                         ahead += moves[k, j] * later
                 going_on = discount * stay * (1.0 - chance[k]) * ahead
-                q[k, d, t, WAIT] = going_on - omega * value_of_age[t]
+                q[k, d, t, WAIT] = going_on - omega * value_of_age[t] * parts[k]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ def _quality(process: DecisionProcess, table: Actions, discount: float) -> Float
         table,
         np.array(process.phases.chance),
         np.array(process.phases.moves),
+        process.parts,
         process.value_of_age,
         process.weights.omega,
         process.weights.message_cost,

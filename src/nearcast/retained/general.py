@@ -34,6 +34,7 @@ from nearcast.retained.process import (
     Rates,
     Timeliness,
     Weights,
+    mean_part,
     require_number,
 )
 
@@ -152,10 +153,15 @@ class GeneralPolicy:
         """Return the price above which the best policy waits, without caution."""
         return math.exp(_critical(self.network, self.layout, rates.publish, rates.leave, d, t))
 
-    def table(self, rates: Rates, weights: Weights) -> Actions:
-        """Return the decisions at fixed rates as a table, to be evaluated or drawn."""
+    def table(self, rates: Rates, weights: Weights, *, whole_steps: bool = True) -> Actions:
+        """Return the decisions at fixed rates as a table, to be evaluated or drawn.
+
+        If a wait is charged for parts of steps, waiting costs the same share less in every state:
+        that is a higher price, and the function of the price stays what it is.
+        """
         table = np.zeros(self.caps.table_shape, dtype=np.uint8)
-        _fill(self.network, self.layout, rates.publish, rates.leave, weights.price, table)
+        price = weights.price if whole_steps else weights.price / mean_part(rates.publish)
+        _fill(self.network, self.layout, rates.publish, rates.leave, price, table)
         return table
 
     def process(self, rates: Rates, weights: Weights) -> DecisionProcess:

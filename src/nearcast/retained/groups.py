@@ -58,23 +58,31 @@ class GroupName(NamedTuple):
         return f"{self.block.filter}: {often}" if self.block.filter else often
 
 
+def manner_of(spread: float, seen: float) -> int:
+    """Return the manner in which a topic publishes, by its place in `MANNERS`. O(1).
+
+    `spread` is that of `RateEstimators.spread`, and `seen` the publishes that it was measured on.
+    The spread counts as greater by its standard error, which is 2 / √n of it where publishes are
+    memoryless: following the model on bursts that were not yet seen costs more than to begin with
+    plain MQTT where there are none.
+    """
+    spread *= 1.0 + 2.0 / _sqrt(seen + 1.0)
+    return 0 if spread < _STEADY else 1 if spread < _BURSTS else _IN_BURSTS
+
+
 def group_of(
     block: BlockKey, publish_per_step: float, spread: float, seen: float
 ) -> tuple[BlockKey, int, int]:
     """Return the `GroupName` of a topic as a bare tuple, which is equal to it, for the hot path.
 
-    `spread` is that of `RateEstimators.spread`, and `seen` the publishes that it was measured on.
-    The spread counts as greater by its standard error, which is 2 / √n of it where publishes are
-    memoryless: following the model on bursts that were not yet seen costs more than to begin with
-    plain MQTT where there are none. O(1).
+    For `spread` and `seen` see `manner_of`. O(1).
     """
-    spread *= 1.0 + 2.0 / _sqrt(seen + 1.0)
     octave = _frexp(publish_per_step)[1] - 1
     if octave < _SLOWEST:
         octave = _SLOWEST
     elif octave > _FASTEST:
         octave = _FASTEST
-    return (block, octave, 0 if spread < _STEADY else 1 if spread < _BURSTS else _IN_BURSTS)
+    return (block, octave, manner_of(spread, seen))
 
 
 def group_name(

@@ -10,7 +10,7 @@ import numpy as np
 
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.retained.general import GeneralPolicy
-from nearcast.retained.process import Actions, Weights
+from nearcast.retained.process import Actions, Weights, mean_part
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -85,7 +85,8 @@ def draw_general(policy: GeneralPolicy, path: Path) -> None:
         for row, omega in enumerate(omegas):
             price = Weights(float(omega), _MESSAGE_COST).price
             for column, publish in enumerate(publishes):
-                regions[row, column] = policy.waits(float(publish), _LEAVE, price, 0, age)
+                asked = price / mean_part(float(publish))  # as the broker does
+                regions[row, column] = policy.waits(float(publish), _LEAVE, asked, 0, age)
         _paint(axes, regions, (float(np.log10(low)), float(np.log10(high)), 0.02, 0.98))
         ticks = [0.02, 0.1, 0.5, 2.0]
         axes.set_xticks([float(np.log10(tick)) for tick in ticks], [f"{t:g}" for t in ticks])

@@ -68,7 +68,9 @@ class Policies:
 
     def process(self, rates: Rates, weights: Weights) -> DecisionProcess:
         """Return the decision process behind these policies, at these rates."""
-        return DecisionProcess(rates, weights, self.caps, self.timeliness, self.discount)
+        return DecisionProcess(
+            rates, weights, self.caps, self.timeliness, self.discount, whole_steps=False
+        )
 
 
 def policies_to_text(policies: Policies) -> str:

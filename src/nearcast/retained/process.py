@@ -27,6 +27,10 @@ No decision changes `n`, `u` or `t`, and newcomers do not affect each other. So 
 a part that every policy shares, and for each newcomer a part over `(d, t)` alone that decides:
 `-ω · value(t)` for each step of waiting, `-(1 - ω) · Cp` for sending.
 
+Time is cut into steps, as the paper cuts it: a publish ends a step as a whole. In a broker a
+publish ends a wait at any moment, so that waiting costs less than the paper's process says, by a
+third where a publish comes every step. `whole_steps` False charges only the part that was waited.
+
 Read next: `exact.py`.
 """
 
@@ -201,6 +205,15 @@ class Publishing:
         return Publishing((*([0.0] * (k - 1)), 1.0), moves)
 
 
+def mean_part(publish: float) -> float:
+    """Return how much of a step is waited on average, if a publish ends it; `publish` per step.
+
+    >>> mean_part(1e-9), round(mean_part(1.0), 3)
+    (1.0, 0.632)
+    """
+    return -math.expm1(-publish) / publish if publish > 1e-6 else 1.0
+
+
 def _stationary(moves: Floats) -> Floats:
     """Return the long-run shares of a chain with one closed class."""
     size = len(moves)
@@ -246,6 +259,7 @@ class DecisionProcess:
     timeliness: Timeliness = field(default_factory=Timeliness)
     discount: float = 0.95
     publishing: Publishing | None = None  # None: Poisson with rates.publish
+    whole_steps: bool = True  # as in the paper: waiting costs a step even if a publish ends it
 
     def __post_init__(self) -> None:
         require_number("discount", self.discount, 0.0, 0.9999)
@@ -263,6 +277,15 @@ class DecisionProcess:
     def stay(self) -> float:
         """Return the chance that a subscriber is still there after a step."""
         return math.exp(-self.rates.leave)
+
+    @cached_property
+    def parts(self) -> Floats:
+        """Return the part of a step that a wait is charged for, by phase."""
+        chances = self.phases.chance
+        whole = [
+            1.0 if self.whole_steps else mean_part(-math.log1p(-min(c, 1 - 1e-12))) for c in chances
+        ]
+        return np.array(whole)
 
     @cached_property
     def value_of_age(self) -> Floats:

@@ -59,8 +59,8 @@ def _remain(count: int, stay: float) -> int:  # pragma: no cover - compiled
 
 
 @entry_point(
-    "int64, int64, float64, float64, boolean, float64, float64, float64, float64[::1], "
-    "float64, float64, float64, int64, "
+    "int64, int64, float64, float64, boolean, float64, float64, float64, float64, "
+    "float64[::1], float64, float64, float64, int64, "
     "float64[:, :, :, ::1], float64[:, :, :, ::1], int64[:, :, :, ::1]",
     nogil=True,
 )
@@ -73,6 +73,7 @@ def _learn(  # pragma: no cover - compiled
     publish: float,
     subscribe: float,
     stay: float,
+    part: float,
     value_of_age: Floats,
     omega: float,
     cost: float,
@@ -84,8 +85,8 @@ def _learn(  # pragma: no cover - compiled
 ) -> None:
     """Learn `q[w, d, t, a]` in place; `mean_q` gathers the second half of the run.
 
-    Without `raw`, the reward is the new subscriber's part alone, and its episode ends with the
-    send.
+    A step of waiting is charged for `part` of it. Without `raw`, the reward is the new subscriber's
+    part alone, and its episode ends with the send.
     """
     np.random.seed(seed)
     _, holds, ages, _ = q.shape
@@ -102,7 +103,7 @@ def _learn(  # pragma: no cover - compiled
             elif q[w, d, t, 1] > q[w, d, t, 0]:
                 action = 1
         blind = w if action == 1 else 0
-        reward = -omega * value_of_age[t] * blind
+        reward = -omega * value_of_age[t] * part * blind
         if w == 1 and action == 0:
             reward -= (1.0 - omega) * cost
         published = np.random.random() < publish
@@ -147,6 +148,7 @@ def learn(process: DecisionProcess, *, seed: int, learning: Learning | None = No
         float(process.start.sum(axis=1) @ np.array(process.phases.chance)),
         process.rates.subscribe,
         process.stay,
+        float(process.start.sum(axis=1) @ process.parts),
         process.value_of_age,
         process.weights.omega,
         process.weights.message_cost,

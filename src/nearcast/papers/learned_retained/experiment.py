@@ -315,7 +315,7 @@ BURSTS = {  # share of the time in a burst, and its mean length in steps
     "long bursts": (0.2, 40.0),
     "short bursts": (0.1, 3.0),
 }
-_FINE = 10  # parts of a step, in the exact solution that gains are compared with
+_FINE = 12  # parts of a step, in the exact solution that gains are compared with
 
 
 def _burst_instants(random: Random, per_s: float, kind: str, until_s: float) -> list[float]:
@@ -337,7 +337,8 @@ def _burst_instants(random: Random, per_s: float, kind: str, until_s: float) -> 
 def attainable_per_newcomer(publish: float, kind: str, omega: float, message_cost: float) -> float:
     """Return the most that waiting can gain a newcomer, by a policy that sees bursts begin and end.
 
-    Exact, on steps of a tenth of those of the node.
+    Exact but for its steps, which are a twelfth of those of the node; a wait is charged for the
+    part of a step that it lasted.
     """
     bursts = BURSTS[kind]
     publishing = None
@@ -353,12 +354,14 @@ def attainable_per_newcomer(publish: float, kind: str, omega: float, message_cos
         Timeliness(g.shape, g.scale_steps * _FINE, g.floor),
         standard.discount ** (1.0 / _FINE),
         publishing,
+        whole_steps=False,
     )
-    # A publish at the very moment of a SUBSCRIBE counts as one just before it.
-    begin = process.start.copy()
-    begin[:, 1] += begin[:, 0]
-    begin[:, 0] = 0.0
-    return float((begin * newcomer_worth(process)).sum()) / _FINE + (1.0 - omega) * message_cost
+    # A message of age t is t to t + 1 steps old: the mean of both ends. At age 0 nobody decides.
+    worth = newcomer_worth(process)
+    worth[:, 0] = worth[:, 1]
+    older = np.concatenate([worth[:, 1:], worth[:, -1:]], axis=1)
+    expected = float((process.start * (worth + older)).sum()) / 2
+    return expected / _FINE + (1.0 - omega) * message_cost
 
 
 def experience_point(
@@ -405,12 +408,16 @@ def _paid(weights: Weights, wait: float, found_s: float, copy: bool) -> float:
     """Return the discounted cost of one newcomer: knowledge missed, and a message if sent."""
     process = DecisionProcess()
     value, keep, age_max = process.timeliness.value, process.discount, process.caps.age_max
-    age, paid, step = int(1.0 + found_s + 1e-9), 0.0, 0
-    while step < wait:
-        part = min(1.0, wait - step)
-        paid += keep**step * weights.omega * value(min(age + step, age_max)) * part
-        step += 1
-    return paid + (keep**wait * (1.0 - weights.omega) * weights.message_cost if copy else 0.0)
+    parts = math.ceil(wait * _FINE)
+    part = wait / parts if parts else 0.0
+    missed = (
+        keep**at * value(min(found_s + at, age_max))
+        for at in (part * (number + 0.5) for number in range(parts))
+    )
+    paid = weights.omega * part * sum(missed)
+    return float(
+        paid + (keep**wait * (1.0 - weights.omega) * weights.message_cost if copy else 0.0)
+    )
 
 
 def _topic_row(

@@ -381,7 +381,7 @@ def share_earned(general: GeneralPolicy, groups: list[RateGroup], base: Policies
     total, weight = 0.0, 0
     for group in groups[:_GROUPS_JUDGED]:
         process = base.process(replace(group.rates, subscribe=0.2), group.weights)
-        share = share_of_gain(process, general.table(group.rates, group.weights))
+        share = share_of_gain(process, general.table(group.rates, group.weights, whole_steps=False))
         if not math.isnan(share):
             total += group.topics * share
             weight += group.topics
