@@ -4,6 +4,8 @@ import { colour } from "../theme.js";
 import { LASTS_MS } from "./happenings.js";
 
 const SMALL_FROM = 1_500; // clients in view, from which on they are squares
+const MANY = 4_000; // clients, from which on trails grow five times a second: a canvas that changes costs
+const MANY_MS = 200;
 
 /** The colours of the style sheet that are needed per frame; read again when the theme changes. */
 export function palette() {
@@ -188,7 +190,7 @@ export function drawRanges(context, camera, ranges, spotOf, colours, selectedId)
 export class Trails {
   constructor(canvas, camera) {
     [this.canvas, this.camera, this.context] = [canvas, camera, canvas.getContext("2d")];
-    [this.version, this.faded, this.settles, this.lines] = [-1, 0, 0, []];
+    [this.version, this.faded, this.grown, this.settles, this.lines] = [-1, 0, 0, 0, []];
   }
 
   /** Draw a line with the next frame. */
@@ -238,11 +240,13 @@ export class Trails {
       context.setTransform(ratio, 0, 0, ratio, 0, 0);
       this.clear();
       context.globalAlpha = 0.5;
-      if (crowd.size <= 4_000) for (const one of crowd.clients.values()) this.trace(one.trail.slice(-12), strokeOf(this));
+      if (crowd.size <= MANY) for (const one of crowd.clients.values()) this.trace(one.trail.slice(-12), strokeOf(this));
       context.globalAlpha = 1;
       this.version = camera.version;
       return;
     }
+    if (crowd.size > MANY && now - this.grown < MANY_MS) return;
+    this.grown = now;
     this.flush();
     if (now - this.faded < 400) return;
     this.faded = now;
