@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.page.conftest import Town
-from tests.support.tile_files import vector_tile
+from tests.support.tile_files import Feature, vector_tile
 
 from nearcast.model.sphere import distance_m
 
@@ -104,7 +104,8 @@ def test_what_is_framed_fills_the_view_between_the_margins(run: Run, seed: int):
         const camera = new Camera();
         camera.resize(900, 700);
         camera.jump(camera.framing(bounds, margin));
-        return [...camera.toScreen(bounds.west, bounds.north), ...camera.toScreen(bounds.east, bounds.south)];""",
+        const { west, south, east, north } = bounds;
+        return [...camera.toScreen(west, north), ...camera.toScreen(east, south)];""",
         bounds, margin,
     )  # fmt: skip
     spare = [
@@ -124,13 +125,15 @@ def test_what_is_framed_fills_the_view_between_the_margins(run: Run, seed: int):
 @pytest.mark.parametrize("seed", range(20))
 def test_clients_are_where_their_nodes_said_now_and_in_the_past(run: Run, seed: int):
     random = Random(seed)
-    names, history, model = "abcdef", [], {}
+    names = "abcdef"
+    history: list[list[Any]] = []
+    model: dict[str, tuple[str, float]] = {}
     states: list[tuple[int, set[str], dict[str, float]]] = []
     at = 1_000_000
     for _ in range(40):
         at += random.choice([200, 900, 2_500])
         node = random.choice(["east", "west"])
-        moved = [[name, random.uniform(-9, 9), 0.0] for name in names if random.random() < 0.3]
+        moved = [(name, random.uniform(-9, 9), 0.0) for name in names if random.random() < 0.3]
         gone = [name for name in names if random.random() < 0.1]
         full = random.random() < 0.15
         history.append([{"moved": moved, "gone": gone, "full": full}, node, at])
@@ -148,24 +151,27 @@ def test_clients_are_where_their_nodes_said_now_and_in_the_past(run: Run, seed: 
         const crowd = new Crowd();
         for (const [frame, node, at] of history) crowd.take(frame, node, at);
         const then = crowd.past();
-        const shown = (spots) => Object.fromEntries(spots.map(([one, x, y]) => [one.id, unproject(x, y)[0]]));
+        const shown = (spots) =>
+          Object.fromEntries(spots.map(([one, x, y]) => [one.id, unproject(x, y)[0]]));
         const last = history.at(-1)[2] + 10_000;
-        const now = [...crowd.clients.values()].map((one) => [one.id, [one.node, unproject(...crowd.at(one, last))[0]]]);
-        return [Object.fromEntries(now), instants.map((at) => shown(then(at))), crowd.oldest(last)];""",
+        const at = (one) => unproject(...crowd.at(one, last))[0];
+        const now = [...crowd.clients.values()].map((one) => [one.id, [one.node, at(one)]]);
+        const past = instants.map((at) => shown(then(at)));
+        return [Object.fromEntries(now), past, crowd.oldest(last)];""",
         history, [at for at, *_ in states],
     )  # fmt: skip
     assert now.keys() == model.keys()
     for name, (node, lon) in model.items():
         assert now[name][0] == node
         assert now[name][1] == pytest.approx(lon)
-    for found, (_, there, said) in zip(past, states, strict=True):
-        assert found.keys() == there
-        assert {name: found[name] for name in said} == pytest.approx(said)
+    for found, (_, those, told) in zip(past, states, strict=True):
+        assert found.keys() == those
+        assert {name: found[name] for name in told} == pytest.approx(told)
     assert first == next(at for frame, _, at in history if frame["moved"])
 
 
 def test_a_client_moves_smoothly_from_where_it_is_drawn(run: Run):
-    drawn = run(
+    drawn: list[float] = run(
         """const { Crowd } = await load('map/crowd');
         const { unproject } = await load('map/camera');
         const crowd = new Crowd();
@@ -222,9 +228,9 @@ def test_a_place_is_in_a_shape_by_the_even_odd_rule(run: Run, seed: int):
 
 
 def test_a_vector_tile_is_read_as_it_was_written(run: Run):
-    layers = {
+    layers: dict[str, list[Feature]] = {
         "water": [
-            (3, [[(10, 20), (4000, 20), (4000, 900)], [(50, 60), (70, 60), (70, 90)]], {"kind": "lake"}),
+            (3, [[(10, 20), (4000, 20), (400, 900)], [(5, 6), (7, 6), (7, 9)]], {"kind": "lake"}),
             (3, [[(-80, -80), (5000, -80), (5000, 300)]], {"kind": "sea", "name": "Ä"}),
         ],
         "roads": [(2, [[(0, 0), (7, 4096)]], {})],
@@ -253,7 +259,8 @@ def test_the_part_of_a_larger_tile_that_stands_in_for_a_missing_one(run: Run):
         for (const name of ['4/11/5', '5/22/11', '6/45/23', '6/44/20', '5/22/10'])
           tiles.known.set(name, { content: null, isMissing: true, failedAt: Date.now() });
         const { known } = tiles;
-        const found = [[3, 5, 2], [4, 11, 5], [6, 45, 23], [6, 44, 20]].map((name) => tiles.best(...name));
+        const asked = [[3, 5, 2], [4, 11, 5], [6, 45, 23], [6, 44, 20]];
+        const found = asked.map((name) => tiles.best(...name));
         return [found, known.has('4/11/5'), known.size];"""
     )
     # the numbers of columns and rows begin in the north-west; 45 = 5 · 8 + 5, 23 = 2 · 8 + 7
@@ -286,7 +293,7 @@ def test_reports_of_one_event_are_joined_and_those_of_others_are_not(run: Run):
         const apart = all.total;
         all.take(bread, 4800);
         const seen = (at) => all.seen(at).map((one) => one.at);
-        return { joined, apart, later: all.total, seen: [seen(999), seen(1000), seen(3599), seen(3600), seen(4800)],
+        return { joined, apart, later: all.total, seen: [999, 1000, 3599, 3600, 4800].map(seen),
           last: [all.lastFor('ben').at, all.lastFor('ana').at, all.lastFor('page-1')] };"""
     )
     assert found["joined"] == [1, ["ana", "ben"], 2, 2, "baker", True]
@@ -309,9 +316,11 @@ def test_the_place_of_an_event_is_read_as_its_space_says(run: Run):
         feed.event(space, { topic: 'c', text: '{"at":{"lon":7}}', packet: {} });
         feed.event(space, { topic: 'd', text: 'no JSON', packet: {} });
         const properties = { userProperties: { x: '3', y: '4' } };
-        feed.event({ ...space, values: 'properties' }, { topic: 'e', text: '', packet: { properties } });
+        const other = { ...space, values: 'properties' };
+        feed.event(other, { topic: 'e', text: '', packet: { properties } });
         const area = { type: 'Polygon', coordinates: [[[0, 0], [4, 0], [4, 2], [0, 2], [0, 0]]] };
-        feed.deliveries(JSON.stringify({ events: [{ topic: 'f', area, lon: null }, { topic: 'g', lon: 5, lat: 6, to: ['ana'] }] }));
+        const told = [{ topic: 'f', area, lon: null }, { topic: 'g', lon: 5, lat: 6, to: ['ana'] }];
+        feed.deliveries(JSON.stringify({ events: told }));
         return scene.happenings.all.map(({ topic, lon, lat, to }) => [topic, lon, lat, to]);"""
     )
     assert found == [["a", 7, 8, []], ["e", 3, 4, []], ["f", 2, 1, []], ["g", 5, 6, ["ana"]]]
@@ -326,15 +335,17 @@ def test_what_is_nearest_to_a_click_is_hit(run: Run):
           [[[west, 0], [west + side, 0], [west + side, side], [west, side], [west, 0]]] } });
         const camera = new Camera();
         camera.resize(800, 600);
-        const scene = { past: null, happenings: new Happenings(), layers: { regions: true, plan: true },
+        const scene = { past: null, happenings: new Happenings(),
+          layers: { regions: true, plan: true },
           regions: [square(0, 5)], plan: [square(-20, 30), square(5, 10)] };
         scene.happenings.take({ topic: 't', lon: 60, lat: 0 }, Date.now());
         const inView = [['a', 100, 100], ['b', 108, 100], ['c', 300, 300]];
         const at = (px, py) => MapCanvas.prototype.hit.call({ camera, scene, inView }, px, py);
         const on = (lon, lat) => at(...camera.toScreen(lon, lat));
-        return [at(103, 100), at(105, 100), at(108, 111), at(108, 113), at(290, 300), on(60, 0),
-          on(2, 2), on(6, 6), on(-10, 6), on(-50, 6)].map((found) =>
-            found.client ?? found.event?.topic ?? (found.region ? 'region' : found.leaf ? `leaf ${scene.plan.indexOf(found.leaf)}` : null));"""
+        const leaf = (found) => (found.leaf ? `leaf ${scene.plan.indexOf(found.leaf)}` : null);
+        return [at(103, 100), at(105, 100), at(108, 111), at(108, 113), at(290, 300),
+          on(60, 0), on(2, 2), on(6, 6), on(-10, 6), on(-50, 6)].map((found) =>
+            found.client ?? found.event?.topic ?? (found.region ? 'region' : leaf(found)));"""
     )
     assert hit == ["a", "b", "b", None, "c", "t", "region", "leaf 1", "leaf 0", None]
 
@@ -359,7 +370,8 @@ def test_a_view_that_rests_is_drawn_some_thirty_times_a_second_however_fast_fram
 def test_numbers_are_written_as_people_read_them(run: Run):
     examples = [
         ("count", 12345.4, "12,345"), ("count", 1_250_000, "1.3 M"), ("count", None, "–"),
-        ("count", 999_999, "999,999"), ("rate", 2.34, "2.3"), ("rate", 0, "0"), ("rate", 23.4, "23"),
+        ("count", 999_999, "999,999"), ("rate", 2.34, "2.3"), ("rate", 0, "0"),
+        ("rate", 23.4, "23"),
         ("bytes", 999, "999 B"), ("bytes", 1_500, "1.5 kB"), ("bytes", 2e9, "2 GB"),
         ("metres", 999.4, "999 m"), ("metres", 1_500, "1.5 km"), ("duration", 59.9, "59 s"),
         ("duration", 61, "1 min 1 s"), ("duration", 3_661, "1 h 1 min"),
@@ -368,7 +380,8 @@ def test_numbers_are_written_as_people_read_them(run: Run):
     ]  # fmt: skip
     calls = [[name, value] for name, value, _ in examples]
     written = run(
-        "const format = await load('format'); return given[0].map(([name, value]) => format[name](value));",
+        """const format = await load('format');
+        return given[0].map(([name, value]) => format[name](value));""",
         calls,
     )
     assert written == [text for *_, text in examples]
@@ -417,7 +430,8 @@ def test_figures_of_nodes_are_per_second_and_begin_anew_after_a_restart(run: Run
         const nodes = new NodeFigures();
         const tell = (name, uptime_s, t, sent) =>
           nodes.take(JSON.stringify({ node: {}, figures: { name, uptime_s, t, sent } }));
-        const sent = () => nodes.all().map((one) => [one.figures.name, perSecond(one, (figures) => figures.sent)]);
+        const rate = (one) => perSecond(one, (figures) => figures.sent);
+        const sent = () => nodes.all().map((one) => [one.figures.name, rate(one)]);
         tell('west', 10, 10_000, 100);
         tell('east', 5, 10_000, 7);
         const first = sent();

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -181,8 +180,8 @@ def test_a_box_a_polygon_and_the_own_circle_become_what_was_drawn(open_page: Ope
     page.get_by_role("button", name="Box").click()
     press(*reversed(around_ana))  # from the north-east
     page.get_by_text("1 of 3 clients").wait_for()
-    area = page.evaluate(request)["area"]
-    west, south, east, north = re.fullmatch(r"bbox\((.*)\)", area)[1].split(",")
+    area: str = page.evaluate(request)["area"]
+    west, south, east, north = area.removeprefix("bbox(").removesuffix(")").split(",")
     near = 2e-5  # degrees: a pixel
     assert float(west) == pytest.approx(around_ana[0][0], abs=near)
     assert float(south) == pytest.approx(around_ana[0][1], abs=near)
@@ -197,7 +196,7 @@ def test_a_box_a_polygon_and_the_own_circle_become_what_was_drawn(open_page: Ope
     page.get_by_text("A polygon of 3 corners.").wait_for()
     page.get_by_text("2 of 3 clients").wait_for()
     area = page.evaluate(request)["area"]
-    [ring] = json.loads(re.fullmatch(r"geojson\((.*)\)", area)[1])["coordinates"]
+    [ring] = json.loads(area.removeprefix("geojson(").removesuffix(")"))["coordinates"]
     assert ring[0] == ring[-1]
     assert [tuple(place) for place in ring[:3]] == [pytest.approx(one, abs=near) for one in corners]
 
@@ -350,6 +349,10 @@ def ground_at(page: Page, lon: float, lat: float) -> tuple[int, ...]:
     return tuple(page.evaluate(_GROUND, [lon, lat]))
 
 
+def wait_for_ground(page: Page, lon: float, lat: float, wanted: tuple[int, ...]) -> None:
+    wait_for(lambda: ground_at(page, lon, lat) == wanted)
+
+
 def colour(page: Page, name: str) -> tuple[int, ...]:
     text: str = page.evaluate(_COLOUR, name)
     return tuple(bytes.fromhex(text[1:]))
@@ -394,7 +397,7 @@ def test_an_enlarged_tile_shows_the_part_that_belongs_there(
     for x, y in ((0, 0), (1, 0), (2, 1), (1, 2), (3, 2), (0, 3)):
         lon, lat = lons[x] + 1.7, lats[y] + 0.7
         page.evaluate(_LOOK, [lon - 40, lat - 5, lon + 40, lat + 5])
-        wait_for(lambda x=x, y=y, at=(lon, lat): ground_at(page, *at) == colours[x, y])
+        wait_for_ground(page, lon, lat, colours[x, y])
     page.evaluate(_LOOK, [100, -82, 170, -76])
     wait_for(lambda: ground_at(page, 136.7, -78.4) == (250, 250, 250))
 
@@ -414,7 +417,7 @@ def test_an_enlarged_tile_of_shapes_shows_the_part_that_belongs_there(
         (-121.3, 50.7, land), (121.3, 72.7, land),
     ):  # fmt: skip
         page.evaluate(_LOOK, [lon - 15, lat - 5, lon + 15, lat + 5])
-        wait_for(lambda at=(lon, lat), is_so=wanted: ground_at(page, *at) == is_so)
+        wait_for_ground(page, lon, lat, wanted)
 
 
 def test_shapes_out_of_a_file_are_drawn_in_the_colours_of_the_page(
