@@ -108,7 +108,7 @@ export class MapCanvas {
     if (scene.layers.ranges) drawRanges(context, camera, this.shownRanges(), spotOf, colours, scene.selected?.id);
     const seen = scene.layers.events ? scene.happenings.seen(instant) : [];
     const touched = drawHappenings(context, camera, seen, instant, spotOf, colours);
-    if (scene.layers.clients) drawClients(context, camera, spots, colours, this.inView, { dots: this.dots, selected: scene.selected, hovered: this.hovered, touched });
+    if (scene.layers.clients) drawClients(context, camera, spots, colours, this.inView, { dots: this.dots, selected: scene.selected, hovered: this.hovered, touched, spotOf });
     else {
       this.inView = [];
       this.dots.hide();
