@@ -60,7 +60,7 @@ class Mover:
         return self.kind != "walker"
 
     def go(self, seconds: float) -> float:
-        """Go on until the way or the time is over; return the time that is left."""
+        """Move until the way or the time is over; return the time that is left."""
         speed_m_s = SPEED_M_S[self.kind]
         while self.way and seconds > 0:
             before = self.place
