@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,6 +159,56 @@ def test_try_it_takes_a_drawn_circle_and_a_condition_and_shows_what_arrives(
     assert set(found.all_inner_texts()) == {"shops/cheap", "shops/last"}
 
 
+def test_a_box_a_polygon_and_the_own_circle_become_what_was_drawn(open_page: OpenPage):
+    page = open_page(route="try")
+    page.locator(".fact", has_text="3 clients").wait_for()
+    page.evaluate(_LOOK, [-122.412, 37.784, -122.400, 37.794])
+    request = """async () => {
+      const { testing } = await import('/assets/js/main.js');
+      return (await testing.map()).tryIt.request();
+    }"""
+    around_ana = [(-122.4085, 37.7865), (-122.4075, 37.7875)]
+
+    def press(*places: tuple[float, float]) -> None:
+        (x, y), *others = [on_screen(page, *place) for place in places]
+        page.mouse.move(x, y)
+        page.mouse.down()
+        for at in others:
+            page.mouse.move(*at, steps=4)
+        page.mouse.up()
+
+    page.get_by_role("button", name="Box").click()
+    press(*reversed(around_ana))  # from the north-east
+    page.get_by_text("1 of 3 clients").wait_for()
+    area: str = page.evaluate(request)["area"]
+    west, south, east, north = area.removeprefix("bbox(").removesuffix(")").split(",")
+    near = 2e-5  # degrees: a pixel
+    assert float(west) == pytest.approx(around_ana[0][0], abs=near)
+    assert float(south) == pytest.approx(around_ana[0][1], abs=near)
+    assert float(east) == pytest.approx(around_ana[1][0], abs=near)
+    assert float(north) == pytest.approx(around_ana[1][1], abs=near)
+
+    page.get_by_role("button", name="Polygon").click()
+    corners = [(-122.4090, 37.7860), (-122.4050, 37.7890), (-122.4090, 37.7890)]
+    for corner in corners[:2]:
+        press(corner)
+    page.mouse.dblclick(*on_screen(page, *corners[2]))
+    page.get_by_text("A polygon of 3 corners.").wait_for()
+    page.get_by_text("2 of 3 clients").wait_for()
+    area = page.evaluate(request)["area"]
+    [ring] = json.loads(area.removeprefix("geojson(").removesuffix(")"))["coordinates"]
+    assert ring[0] == ring[-1]
+    assert [tuple(place) for place in ring[:3]] == [pytest.approx(one, abs=near) for one in corners]
+
+    page.get_by_role("button", name="Near me").click()
+    page.get_by_label("Radius in metres").fill("150")
+    press((-122.4030, 37.7920))
+    page.locator(".snippet pre", has_text="$near/150m/").wait_for()
+    asked = page.evaluate(request)
+    assert (asked["near"], asked["area"]) == (150, None)
+    page.get_by_text("1 of 3 clients").wait_for()  # ben
+
+
 def test_a_wrong_condition_is_explained(open_page: OpenPage):
     page = open_page(route="try")
     page.get_by_label("Condition").fill("prize < 10")
@@ -298,6 +349,10 @@ def ground_at(page: Page, lon: float, lat: float) -> tuple[int, ...]:
     return tuple(page.evaluate(_GROUND, [lon, lat]))
 
 
+def wait_for_ground(page: Page, lon: float, lat: float, wanted: tuple[int, ...]) -> None:
+    wait_for(lambda: ground_at(page, lon, lat) == wanted)
+
+
 def colour(page: Page, name: str) -> tuple[int, ...]:
     text: str = page.evaluate(_COLOUR, name)
     return tuple(bytes.fromhex(text[1:]))
@@ -322,6 +377,47 @@ def test_images_out_of_a_file_are_the_ground(
     page.evaluate(_LOOK, [10, 50, 10.2, 50.1])  # nearer than any tile
     wait_for(lambda: ground_at(page, 10.101, 50.053) == (30, 30, 200))
     assert page.locator(".map-source").inner_text() == "© us"
+
+
+def test_an_enlarged_tile_shows_the_part_that_belongs_there(
+    other_town: Callable[..., PageTown], open_page: OpenPage, tmp_path: Path
+):
+    colours = {(x, y): (40 + 50 * x, 40 + 50 * y, 90) for x in range(4) for y in range(4)}
+    picture = Image.new("RGB", (64, 64))
+    for (x, y), rgb in colours.items():
+        picture.paste(rgb, (16 * x, 16 * y, 16 * x + 16, 16 * y + 16))
+    file = io.BytesIO()
+    picture.save(file, "png")
+    plain = io.BytesIO()
+    Image.new("RGB", (64, 64), (250, 250, 250)).save(plain, "png")
+    tiles = {(0, 0, 0): file.getvalue(), (2, 3, 3): plain.getvalue()}
+    page = open_page(of=other_town(tiles=str(write_tiles(tmp_path / "a.pmtiles", tiles))))
+    # the middles of the sixteen tiles of zoom 2: Mercator, so rows are not as many degrees
+    lons, lats = (-135, -45, 45, 135), (79.171, 40.98, -40.98, -79.171)
+    for x, y in ((0, 0), (1, 0), (2, 1), (1, 2), (3, 2), (0, 3)):
+        lon, lat = lons[x] + 1.7, lats[y] + 0.7
+        page.evaluate(_LOOK, [lon - 40, lat - 5, lon + 40, lat + 5])
+        wait_for_ground(page, lon, lat, colours[x, y])
+    page.evaluate(_LOOK, [100, -82, 170, -76])
+    wait_for(lambda: ground_at(page, 136.7, -78.4) == (250, 250, 250))
+
+
+def test_an_enlarged_tile_of_shapes_shows_the_part_that_belongs_there(
+    other_town: Callable[..., PageTown], open_page: OpenPage, tmp_path: Path
+):
+    whole = [(0, 0), (4096, 0), (4096, 4096), (0, 4096)]
+    lake = [(2048, 1024), (4096, 1024), (4096, 2048), (2048, 2048)]  # in the north-east
+    tile = vector_tile({"earth": [(3, [whole], {})], "water": [(3, [lake], {})]})
+    tiles = {(0, 0, 0): tile, (3, 7, 7): tile}
+    path = write_tiles(tmp_path / "a.pmtiles", tiles, kind=MVT, tiles_packed=True)
+    page = open_page(of=other_town(tiles=str(path)))
+    sea, land = colour(page, "--sea"), colour(page, "--land")
+    for lon, lat, wanted in (
+        (41.3, 20.7, sea), (121.3, 20.7, sea), (-41.3, 20.7, land), (41.3, -20.7, land),
+        (-121.3, 50.7, land), (121.3, 72.7, land),
+    ):  # fmt: skip
+        page.evaluate(_LOOK, [lon - 15, lat - 5, lon + 15, lat + 5])
+        wait_for_ground(page, lon, lat, wanted)
 
 
 def test_shapes_out_of_a_file_are_drawn_in_the_colours_of_the_page(

@@ -8,8 +8,11 @@ import { contains, drawAreas, drawDraft, drawPlan, drawRegions } from "./ground.
 import { Dots, drawClients, drawHappenings, drawRanges, palette, Trails } from "./paint.js";
 
 const REACH_PX = 12; // a click this near hits
-const MANY = 4_000; // clients, from which on a view that rests is drawn every second frame
-const MANY_MS = 30;
+const MANY = 4_000; // clients, from which on a view that rests is drawn some thirty times a second
+const MANY_MS = 33;
+
+/** Tell whether to draw now, rather than with the browser's next frame: whichever is nearer to `MANY_MS`. */
+export const isDue = (sinceMs, everyMs) => sinceMs + everyMs / 2 >= MANY_MS;
 
 /**
  * Draws a scene: {crowd, happenings, layers, plan, regions, ranges, areas, nodes, draft, selected,
@@ -31,7 +34,7 @@ export class MapCanvas {
     [this.ground, this.moving] = [this.layers[0].getContext("2d", { alpha: false }), this.layers[3].getContext("2d")];
     this.frames = { count: 0, since: Date.now(), perSecond: 0 };
     this.drawn = -1;
-    this.drawnAt = 0;
+    [this.drawnAt, this.calledAt, this.everyMs] = [0, 0, 16]; // `everyMs`: from one frame of the browser to the next
     this.inView = [];
     this.pool = [];
     this.onPick = this.onMove = this.onDraw = () => {};
@@ -60,8 +63,10 @@ export class MapCanvas {
   frame() {
     requestAnimationFrame(this.frame);
     const now = Date.now();
+    this.everyMs += 0.1 * (Math.min(200, now - this.calledAt) - this.everyMs);
+    this.calledAt = now;
     const rests = this.drawn === this.camera.version && !this.camera.flight;
-    if (rests && this.scene.crowd.size > MANY && now - this.drawnAt < MANY_MS) return;
+    if (rests && this.scene.crowd.size > MANY && !isDue(now - this.drawnAt, this.everyMs)) return;
     this.drawnAt = now;
     if (this.element.isConnected && this.camera.width > 1 && !document.hidden) this.drawFrame(now);
   }
@@ -103,7 +108,7 @@ export class MapCanvas {
     if (scene.layers.ranges) drawRanges(context, camera, this.shownRanges(), spotOf, colours, scene.selected?.id);
     const seen = scene.layers.events ? scene.happenings.seen(instant) : [];
     const touched = drawHappenings(context, camera, seen, instant, spotOf, colours);
-    if (scene.layers.clients) drawClients(context, camera, spots, colours, this.inView, { dots: this.dots, selected: scene.selected, hovered: this.hovered, touched });
+    if (scene.layers.clients) drawClients(context, camera, spots, colours, this.inView, { dots: this.dots, selected: scene.selected, hovered: this.hovered, touched, spotOf });
     else {
       this.inView = [];
       this.dots.hide();

@@ -4,6 +4,8 @@ import { colour } from "../theme.js";
 import { LASTS_MS } from "./happenings.js";
 
 const SMALL_FROM = 1_500; // clients in view, from which on they are squares
+const MANY = 4_000; // clients, from which on trails grow five times a second: a canvas that changes costs
+const MANY_MS = 200;
 
 /** The colours of the style sheet that are needed per frame; read again when the theme changes. */
 export function palette() {
@@ -18,7 +20,7 @@ export const nodeColour = (number) => colour(`--node-${((number % 8) + 8) % 8}`)
  * Draw the clients; `spots` are [client, x, y] in the world. Those in view are written to `inView`, as
  * [client, x, y] on the screen.
  */
-export function drawClients(context, camera, spots, colours, inView, { dots, selected, hovered, touched }) {
+export function drawClients(context, camera, spots, colours, inView, { dots, selected, hovered, touched, spotOf }) {
   let count = 0;
   for (let i = 0; i < spots.length; i++) {
     const spot = spots[i];
@@ -45,14 +47,20 @@ export function drawClients(context, camera, spots, colours, inView, { dots, sel
       if (radius > 4) context.stroke();
     }
   }
-  for (let i = 0; i < count; i++) {
-    const [one, px, py] = inView[i];
-    const touch = touched.size && touched.get(one.id);
-    if (touch) dot(context, px, py, 6, touch === "chosen" ? colours.chosen : colours["client-near"], colours.halo);
-    if (one === selected || one === hovered) {
-      ring(context, px, py, 10, one === selected ? colours.event : colours.accent, 2.5);
-      label(context, px + 13, py, one.id, colours);
-    }
+  // few of many: each is looked up, instead of all being asked
+  const pixelOf = (id) => {
+    const spot = spotOf(id);
+    return spot && [camera.screenX(spot[0]), camera.screenY(spot[1])];
+  };
+  for (const [id, touch] of touched) {
+    const at = pixelOf(id);
+    if (at) dot(context, ...at, 6, touch === "chosen" ? colours.chosen : colours["client-near"], colours.halo);
+  }
+  for (const one of new Set([hovered, selected])) {
+    const at = one && pixelOf(one.id);
+    if (!at) continue;
+    ring(context, ...at, 10, one === selected ? colours.event : colours.accent, 2.5);
+    label(context, at[0] + 13, at[1], one.id, colours);
   }
 }
 
@@ -80,7 +88,8 @@ export class Dots {
     for (let i = 0; i < inView.length; i++) {
       const [left, top] = [Math.round(inView[i][1] * ratio - size / 2), Math.round(inView[i][2] * ratio - size / 2)];
       if (left < 0 || top < 0 || left + size > width || top + size > height) continue;
-      for (let row = 0, at = top * width + left; row < size; row++, at += width) pixels.fill(value, at, at + size);
+      for (let row = 0, at = top * width + left; row < size; row++, at += width)
+        for (let column = 0; column < size; column++) pixels[at + column] = value; // `fill` takes longer for so few
     }
     context.putImageData(this.image, 0, 0);
     this.canvas.hidden = false;
@@ -188,7 +197,7 @@ export function drawRanges(context, camera, ranges, spotOf, colours, selectedId)
 export class Trails {
   constructor(canvas, camera) {
     [this.canvas, this.camera, this.context] = [canvas, camera, canvas.getContext("2d")];
-    [this.version, this.faded, this.settles, this.lines] = [-1, 0, 0, []];
+    [this.version, this.faded, this.grown, this.settles, this.lines] = [-1, 0, 0, 0, []];
   }
 
   /** Draw a line with the next frame. */
@@ -238,11 +247,13 @@ export class Trails {
       context.setTransform(ratio, 0, 0, ratio, 0, 0);
       this.clear();
       context.globalAlpha = 0.5;
-      if (crowd.size <= 4_000) for (const one of crowd.clients.values()) this.trace(one.trail.slice(-12), strokeOf(this));
+      if (crowd.size <= MANY) for (const one of crowd.clients.values()) this.trace(one.trail.slice(-12), strokeOf(this));
       context.globalAlpha = 1;
       this.version = camera.version;
       return;
     }
+    if (crowd.size > MANY && now - this.grown < MANY_MS) return;
+    this.grown = now;
     this.flush();
     if (now - this.faded < 400) return;
     this.faded = now;
