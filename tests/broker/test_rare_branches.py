@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.shop_space import PLACED_OFFER
+from tests.support.shop_space import PLACED_OFFER, OnlyShops
 
 from nearcast.broker import BrokerSettings, Connection, SpaceSettings
 from nearcast.broker.inspection import Draft
+from nearcast.broker.observer import ClientObserver
 from nearcast.broker.publish.message import Message, MessageHead
 from nearcast.broker.publish.routes import Route
 from nearcast.broker.session.session import Session
@@ -286,3 +287,20 @@ def test_a_plain_topic_goes_to_every_kind_of_subscriber(shops: Any) -> None:
     found = shops.node.inspection.match(Draft("news", b""), None, None, 9)
     names = sorted(one.subscription.session.client_id for one in found.first)
     assert names == ["member", "options", "plain"]
+
+
+def test_what_a_page_publishes_is_reported_and_what_clients_publish_is_not(make_world: Any) -> None:
+    told: list[tuple[str, str]] = []
+
+    class Observer(ClientObserver):
+        def page_published(self, session: Session, topic: str) -> None:
+            told.append((session.client_id, topic))
+
+    world = make_world(access=OnlyShops(), spaces=[SpaceSettings(space=SHOPS)])
+    world.node.state.observer = Observer()
+    for name in ("page", "client"):
+        client = world.welcome(name)
+        world.node.state.sessions[name].is_onlooker = name == "page"
+        for topic in ("shops/1", "shops/1", "$position"):
+            client.publish(topic, event(1, 8.5, 47.5), 1)
+    assert told == [("page", "shops/1")]

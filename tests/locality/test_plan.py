@@ -423,3 +423,12 @@ def test_a_position_on_any_border_is_counted_in_the_cell_that_begins_there(west:
         assert (counts.outside.sum(axis=0) == 1).all()
     guessed = ((grid.xs[:-1] - space.west) * (1024 / (grid.xs[-1] - grid.xs[0]))).astype(int)
     assert west == 0.1 or (guessed != np.arange(1024)).any()
+
+
+def test_positions_are_two_equal_columns() -> None:
+    counts = CellCounts.from_positions(SPACE, [], np.array([1.0]), np.array([1.0]), depth=3)
+    plan = Plan.build(SPACE, [], counts, layout="q", capacity=9)
+    with pytest.raises(MisuseError, match="two equal columns"):
+        plan.leaf_numbers_at([1.0, 2.0], [1.0])
+    with pytest.raises(MisuseError, match="two equal columns"):
+        plan.leaf_numbers_at([[1.0], [2.0]], [[1.0], [2.0]])
