@@ -394,7 +394,8 @@ def test_a_condition_is_completed_by_what_may_follow(run: Run):
         "": ["price", "kind"], "price": numbers, "kind": categories, "kind =": ["food", "tools"],
         "price =": ["and", "or"], "price < 5": ["and", "or"], "price < 5 and": ["price", "kind"],
         "kind in (": ["food", "tools"], "kind in (food,": ["food", "tools"],
-        "kind = food or not": ["price", "kind"], "kind = food and price <": ["and", "or"],
+        "kind = food or not": ["price", "kind"], "price < 5 and kind =": ["food", "tools"],
+        "kind = food and price <": ["and", "or"],
     }  # fmt: skip
     found = run(
         """const { Completion } = await load('views/completion');
