@@ -47,13 +47,13 @@ if _NODE_MODULES.is_dir():
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config) -> Any:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Distribute files over the workers as `lanes.py` says."""
     if config.getoption("dist") != "loadfile":
         return None
     from tests.support.lanes import Lanes
 
-    return Lanes(config)
+    return Lanes(config, log)
 
 
 @pytest.fixture(scope="session")
