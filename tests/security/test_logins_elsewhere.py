@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -250,6 +251,16 @@ def test_a_narrower_token_at_another_node_ends_what_the_session_had():
     session = city.nodes["n0"].node.session_of("phone")
     assert session is not None
     assert session.subscriptions == {}
+
+
+def test_a_removed_user_whose_session_is_elsewhere_is_sent_away_by_its_node():
+    city = RulesCity([{"topic": "a/#"}], with_badges())
+    gone = ConfiguredAccess(AuthSection(users=Path("users"), anonymous="never"), {"r": ""}, [])
+    node = city.nodes["n1"].node
+    node.set_access(gone, city.world.now)
+    city.at("n1", lambda node, now: node.turn(now))
+    city.run(50)
+    assert not city.ann.is_connected
 
 
 class NamelessBadges(BadgeAccess):
