@@ -28,7 +28,13 @@ PLAIN = "NEARCAST_PLAIN"
 """This environment variable, if it is not empty, runs the Python modules."""
 IN_C = {"server/sockets/calls.c": "server/sockets/calls.py"}
 """What is written in C, and the Python module beside it that does the same."""
-_SERVER = ["loop_batches.py", "clock.py", "sockets/direct_writes.py", "sockets/transport.py"]
+_SERVER = [
+    "loop_batches.py",
+    "clock.py",
+    "listeners/tcp.py",
+    "sockets/direct_writes.py",
+    "sockets/transport.py",
+]
 
 
 def sources() -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import resource
 import socket
 import sys
 from collections.abc import Iterator
@@ -101,6 +102,71 @@ def test_a_reset_is_told_by_its_number(watched: Any) -> None:
             watched.add(ours.fileno(), "owner")
             theirs.close()
             assert watched.gather() == ["owner", errno.ECONNRESET]
+
+
+def test_connections_are_accepted_some_at_a_time_and_do_not_block(watched: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
+        server.setblocking(False)
+        watched.add_listener(server.fileno(), "door")
+        assert watched.gather() == []
+        clients = [socket.create_connection(server.getsockname()) for _ in range(20)]
+        first, rest = watched.gather(), watched.gather()
+        assert [first[0], rest[0], watched.gather()] == ["door", "door", []]
+        assert [len(first[1]), len(rest[1])] == [32, 8]
+        told = first[1] + rest[1]
+        assert told[1::2] == [one.getsockname() for one in clients]
+        for descriptor, client in zip(told[::2], clients, strict=True):
+            assert not os.get_blocking(descriptor)
+            assert not os.get_inheritable(descriptor)
+            client.send(b"x")
+            assert os.read(descriptor, 10) == b"x"
+            os.close(descriptor)
+            client.close()
+        watched.remove(server.fileno())
+        with socket.create_connection(server.getsockname()):
+            assert watched.gather() == []
+
+
+def test_an_address_of_ipv6_is_told_as_text(watched: Any) -> None:
+    try:
+        server = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with server:
+        server.setblocking(False)
+        watched.add_listener(server.fileno(), "door")
+        with socket.create_connection(server.getsockname()[:2]) as client:
+            _, [descriptor, address] = watched.gather()
+            assert address == client.getsockname()[:2]
+            os.close(descriptor)
+
+
+def test_a_socket_that_cannot_accept_tells_why_and_one_that_accepts_again_does(
+    watched: Any,
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        watched.add_listener(server.fileno(), "door")
+        clients = [socket.create_connection(server.getsockname()) for _ in range(2)]
+        used = os.dup(0)
+        os.close(used)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (used + 1, hard))
+            owner, told = watched.gather()  # the twin in Python needs a descriptor for itself
+            found = [told] if isinstance(told, int) else told
+            assert (owner, len(found) <= 2) == ("door", True)
+            problems = [watched.gather()[1] for _ in range(2)]
+            assert problems == [errno.EMFILE] * 2
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        rest = watched.gather()[1]
+        assert len(rest) == (4 if isinstance(told, int) else 2)
+        for one in [*found[::2], *rest[::2]]:
+            if not isinstance(told, int) or one in rest:
+                os.close(one)
+        for client in clients:
+            client.close()
 
 
 def test_one_call_reads_a_mebibyte_and_leaves_the_rest_to_the_next(calls: Any) -> None:

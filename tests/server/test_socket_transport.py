@@ -37,7 +37,7 @@ from nearcast.mqtt import (
 )
 from nearcast.server import Server
 from nearcast.server.clock import Clock
-from nearcast.server.listeners.listener import Attach, Listener, take_port
+from nearcast.server.listeners.listener import Listener, take_port
 from nearcast.server.loop_batches import LoopBatches
 from nearcast.server.sockets import calls
 from nearcast.server.sockets.transport import SocketLoop
@@ -114,8 +114,7 @@ def run(
             sockets = SocketLoop(LoopBatches(Broker(), Clock())) if is_ours else None
             door = await take_port("tcp", HERE, 0)
             world = SocketWorld(sockets, door)
-            attach: Attach | None = None if sockets is None else sockets.attach
-            await door.open(world.make, attach=attach)
+            await door.open(world.make, plain=sockets)
             try:
                 await story(world)
             finally:

@@ -100,9 +100,10 @@ class LoopBatches:
     def schedule(self) -> None:
         """Schedule the end of the batch for when everything readable has been read."""
         if not self._is_scheduled:
-            self._is_scheduled = True
             self.now_ms = self.clock.now_ms()
-            self._loop.call_soon(self._end_turn)
+            if not self._is_gathering:  # else `end_reads` ends it
+                self._is_scheduled = True
+                self._loop.call_soon(self._end_turn)
 
     def read(self, connection: Connection, data: bytes) -> None:
         """Handle a read; if the previous batch had only one read, answer this one at once.
@@ -143,12 +144,19 @@ class LoopBatches:
         """Begin a batch of what was read from many sockets."""
         self._is_gathering = True
 
-    def end_reads(self) -> None:
-        """End that batch, now or with those behind it."""
+    def end_reads(self) -> bool:
+        """End that batch, or leave its end to one that is scheduled.
+
+        Returns whether it is a crowd's: then it goes on, and the caller reads all sockets again.
+        """
+        if self._is_scheduled:
+            self._is_gathering = False
+            return False
+        if self._is_crowded():
+            return True
         self._is_gathering = False
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            self._end_turn()
+        self._end_batch()
+        return False
 
     # --- fairness -------------------------------------------------------------------------
 
@@ -248,21 +256,30 @@ class LoopBatches:
     # --- the end of a batch ---------------------------------------------------------------
 
     def _end_turn(self) -> None:
-        """End the batch, unless there are many small reads: then a few loop iterations make one.
+        """End the batch, unless it is a crowd's: then a few loop iterations make one."""
+        if self._is_crowded():
+            self._loop.call_soon(self._end_turn)
+        else:
+            self._is_scheduled = False
+            self._end_batch()
+
+    def _is_crowded(self) -> bool:
+        """Return whether many small reads have come, and the batch may wait for more of them.
 
         Many small reads mean many small writes; a write costs more than a read.
         """
         if (
-            self._reads - self._reads_seen >= _CROWD_READS
-            and self._counters.bytes_received - self._bytes_before < _CROWD_BYTES
-            and self._delays < _CROWD_DELAYS
-            and self._may_delay()
+            self._reads - self._reads_seen < _CROWD_READS
+            or self._counters.bytes_received - self._bytes_before >= _CROWD_BYTES
+            or self._delays >= _CROWD_DELAYS
+            or not self._may_delay()
         ):
-            self._reads_seen = self._reads
-            self._delays += 1
-            self._loop.call_soon(self._end_turn)
-            return
-        self._is_scheduled = False
+            return False
+        self._reads_seen = self._reads
+        self._delays += 1
+        return True
+
+    def _end_batch(self) -> None:
         self._bulk_until_s = 0.0
         self._bulk_bytes = 0
         self._reads_before = self._reads

@@ -326,11 +326,10 @@ class Server:
             if door.kind.startswith("http"):  # it may use descriptors that clients leave free
                 await door.open(make, spare=SPARE_DESCRIPTORS // 2)
             else:
-                sockets = self._sockets if door.kind == "tcp" else None
-                attach = None if sockets is None else sockets.attach
-                await door.open(make, entrance, attach=attach)
+                plain = self._sockets if door.kind == "tcp" else None
+                await door.open(make, entrance, plain=plain)
 
-    def _protocols(self) -> Iterator[Callable[[], asyncio.Protocol]]:
+    def _protocols(self) -> Iterator[Callable[[], Any]]:
         """Yield the protocol factory of each listener."""
         turns = self.turns
         assert turns is not None

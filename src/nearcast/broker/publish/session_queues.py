@@ -19,7 +19,7 @@ from nearcast.broker.slices import Work
 from nearcast.broker.state import BrokerState
 from nearcast.mqtt.wire import TWO_BYTES
 
-_LARGE = 1 << 14  # of a payload: to copy it costs more than to send it apart
+_LARGE = 1 << 12  # of a payload: to copy it costs more than to send it apart
 _NO_MORE = Message(MessageHead(b"\0\0", 0, 0), b"")
 
 

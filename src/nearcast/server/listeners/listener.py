@@ -72,8 +72,17 @@ class Forwarded(Protocol):
         """Handle that a proxy has forwarded the connection of a client at this `HOST:PORT`."""
 
 
-Attach = Callable[[socket.socket, tuple[Any, ...], Any], None]
-"""Serves an accepted connection; it gets its socket, its address, and its protocol."""
+class PlainSockets(Protocol):
+    """What serves plain connections in place of asyncio."""
+
+    def listen(self, listening: socket.socket, acceptor: Any) -> None:
+        """Accept the connections of a listening socket."""
+
+    def ignore(self, listening: socket.socket) -> None:
+        """Accept them no longer."""
+
+    def attach(self, descriptor: int, address: tuple[str, int], protocol: Any) -> None:
+        """Serve an accepted connection; if it raises, the descriptor is still the caller's."""
 
 
 class Listener:
@@ -100,9 +109,9 @@ class Listener:
         self.stays: Callable[[socket.socket, str], Awaitable[bool]] | None = None
         self._sockets = sockets
         self._handshakes: set[asyncio.Task[None]] = set()
-        self._make: Callable[[], asyncio.Protocol] = asyncio.Protocol
+        self._make: Callable[[], Any] = asyncio.Protocol
         self._entrance = AcceptPolicy()
-        self._attach: Attach | None = None  # what serves plain connections in place of asyncio
+        self._plain: PlainSockets | None = None  # what serves plain connections, if not asyncio
         self._spare = 0
         self._is_closed = False
 
@@ -114,21 +123,32 @@ class Listener:
 
     async def open(
         self,
-        make: Callable[[], asyncio.Protocol],
+        make: Callable[[], Any],
         entrance: AcceptPolicy | None = None,
         *,
         spare: int = SPARE_DESCRIPTORS,
-        attach: Attach | None = None,
+        plain: PlainSockets | None = None,
     ) -> None:
         """Accept clients; `make` creates the protocol of a connection."""
-        self._attach = attach
+        self._plain = plain
         self._make, self._entrance, self._spare = make, entrance or self._entrance, spare
-        loop = asyncio.get_running_loop()
         for taken in self._sockets:
             with _told_of_port(self.host, self.port):
                 taken.listen(_BACKLOG)  # fails in the slower of two servers
         for taken in self._sockets:
-            loop.add_reader(taken.fileno(), self._accept, taken)
+            self._watch(taken)
+
+    def _watch(self, taken: socket.socket) -> None:
+        if self._plain is not None:
+            self._plain.listen(taken, self)
+        else:
+            asyncio.get_running_loop().add_reader(taken.fileno(), self._accept, taken)
+
+    def _ignore(self, taken: socket.socket) -> None:
+        if self._plain is not None:
+            self._plain.ignore(taken)
+        else:
+            asyncio.get_running_loop().remove_reader(taken.fileno())
 
     def _accept(self, taken: socket.socket) -> None:
         """Accept waiting connections, a few at a time."""
@@ -140,40 +160,65 @@ class Listener:
             except OSError as problem:
                 self._pause(taken, problem)
                 return
-            # The kernel assigns the lowest free descriptor: it shows about how many are in use.
-            most = most_descriptors()
-            if accepted.fileno() >= most - min(self._spare, most // 4):
-                self._refuse(accepted, "few descriptors are left (see ulimit -n)")
-            elif self._entrance.is_full():
-                self._refuse(accepted, "all connections of [limits] are in use")
-            elif not self.proxies and not self._entrance.admits(f"{address[0]}:{address[1]}"):
-                self._refuse(accepted, "their address is banned, or connects too often")
+            objection = self._objection(accepted.fileno(), address)
+            if objection:
+                self._refuse(accepted.detach(), objection)
             else:
                 accepted.setblocking(False)
-                is_plain = self.context is None and not self.proxies
-                if self._attach is not None and is_plain and self.stays is None:
-                    with contextlib.suppress(OSError):  # it is gone already
-                        self._attach(accepted, address, self._make())
-                    continue
-                task = asyncio.get_running_loop().create_task(self._begin(accepted, address))
-                self._handshakes.add(task)
-                task.add_done_callback(self._handshakes.discard)
+                self._begin_soon(accepted, address)
 
-    def _refuse(self, accepted: socket.socket, reason: str) -> None:
-        accepted.close()
+    def accepted(self, descriptor: int, address: tuple[str, int]) -> None:
+        """Serve a plain connection that `PlainSockets` has accepted, or close it."""
+        objection = self._objection(descriptor, address)
+        if objection:
+            self._refuse(descriptor, objection)
+        elif self._plain is None or self.proxies or self.stays is not None:
+            accepted = socket.socket(fileno=descriptor)
+            accepted.setblocking(False)
+            self._begin_soon(accepted, address)
+        else:
+            try:
+                self._plain.attach(descriptor, address, self._make())
+            except OSError as problem:
+                self._refuse(descriptor, str(problem))
+
+    def _objection(self, descriptor: int, address: tuple[str, int]) -> str:
+        """Return why a connection is refused, "" if it is not."""
+        # The kernel assigns the lowest free descriptor: it shows about how many are in use.
+        most = most_descriptors()
+        if descriptor >= most - min(self._spare, most // 4):
+            return "few descriptors are left (see ulimit -n)"
+        if self._entrance.is_full():
+            return "all connections of [limits] are in use"
+        if not self.proxies and not self._entrance.admits(f"{address[0]}:{address[1]}"):
+            return "their address is banned, or connects too often"
+        return ""
+
+    def _begin_soon(self, accepted: socket.socket, address: tuple[str, int]) -> None:
+        task = asyncio.get_running_loop().create_task(self._begin(accepted, address))
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
+
+    def _refuse(self, descriptor: int, reason: str) -> None:
         self._entrance.refused()
         limited.warning("connections to port %d are refused: %s", self.port, reason)
+        os.close(descriptor)
+
+    def stalled(self, descriptor: int, problem: OSError) -> None:
+        """Handle that `PlainSockets` cannot accept the connections of a listening socket."""
+        for taken in self._sockets:
+            if taken.fileno() == descriptor:
+                self._pause(taken, problem)
 
     def _pause(self, taken: socket.socket, problem: OSError) -> None:
         """Stop accepting for a moment: the machine is out of descriptors or memory."""
         limited.warning("no connection can be accepted on port %d: %s", self.port, problem)
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(taken.fileno())
-        loop.call_later(_PAUSE_S, self._go_on, taken)
+        self._ignore(taken)
+        asyncio.get_running_loop().call_later(_PAUSE_S, self._go_on, taken)
 
     def _go_on(self, taken: socket.socket) -> None:
         if not self._is_closed:
-            asyncio.get_running_loop().add_reader(taken.fileno(), self._accept, taken)
+            self._watch(taken)
 
     async def _begin(self, accepted: socket.socket, address: tuple[str, int]) -> None:
         """Create a connection's protocol, after the PROXY header and the TLS handshake, if any."""
@@ -220,7 +265,7 @@ class Listener:
         if self._is_closed:
             accepted.close()
         elif self._entrance.is_full():
-            self._refuse(accepted, "all connections of [limits] are in use")
+            self._refuse(accepted.detach(), "all connections of [limits] are in use")
         else:
             accepted.setblocking(False)
             task = asyncio.get_running_loop().create_task(self._adopt(accepted, forwarded))
@@ -239,8 +284,9 @@ class Listener:
     ) -> None:
         """Serve a plain connection."""
         with contextlib.suppress(OSError):  # it is gone already
-            if self._attach is not None:
-                self._attach(accepted, address, protocol)
+            if self._plain is not None:
+                self._plain.attach(accepted.fileno(), address, protocol)
+                accepted.detach()
             else:
                 loop = asyncio.get_running_loop()
                 await loop.connect_accepted_socket(lambda: protocol, accepted)
@@ -299,7 +345,7 @@ class Listener:
             task.cancel()
         for taken in self._sockets:
             with contextlib.suppress(RuntimeError):  # there is no loop any more
-                asyncio.get_running_loop().remove_reader(taken.fileno())
+                self._ignore(taken)
             taken.close()
         self._sockets = []
 

@@ -6,6 +6,9 @@ import asyncio
 import os
 from collections.abc import Callable
 from functools import partial
+from typing import Any
+
+from mypy_extensions import mypyc_attr
 
 from nearcast.broker import Connection
 from nearcast.server.auth.certificates import names_in
@@ -19,8 +22,12 @@ CLOSING_S = 5.0
 """How long a client has to close its side after the broker closed its own."""
 
 
-class MqttProtocol(asyncio.Protocol):
-    """One connection: reads go to the broker, the broker's outbox to the transport."""
+@mypyc_attr(allow_interpreted_subclasses=True)
+class MqttProtocol:
+    """One connection: reads go to the broker, the broker's outbox to the transport.
+
+    It has what `asyncio.Protocol` has, which it cannot be derived from where it is compiled.
+    """
 
     __slots__ = (
         "_accepted_ms",
@@ -47,8 +54,8 @@ class MqttProtocol(asyncio.Protocol):
         if turns.message_rates is not None:
             self._rated = self._rate(turns, read)
             read = self._rated.take
-        self.data_received = read  # type: ignore[assignment,method-assign]
-        self._transport: asyncio.Transport | None = None
+        self.data_received: Callable[[bytes], None] = read
+        self._transport: Any = None
         self._descriptor = -1
         self._last_moment: asyncio.TimerHandle | None = None  # we have closed our side
 
@@ -71,19 +78,17 @@ class MqttProtocol(asyncio.Protocol):
         """Handle that a proxy has forwarded the connection of a client at this `HOST:PORT`."""
         self._connection.address = address
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: Any) -> None:
         """Open the connection at the broker."""
-        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
-        self._transport = transport  # type: ignore[assignment]
-        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)  # type: ignore[attr-defined]
+        self._transport = transport
+        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
         connection = self._connection
         connection.address = connection.address or _peer(transport)
         connection.transport = self
-        ours: object = transport
-        if isinstance(ours, SocketTransport):
-            connection.descriptor = ours.descriptor
+        if isinstance(transport, SocketTransport):
+            connection.descriptor = transport.descriptor
             if self._rated is None:
-                ours.connection = connection
+                transport.connection = connection
         else:
             connection.certificate = names = names_in(transport.get_extra_info("peercert"))
             connection.certificate_name = next((name for kind, name in names if kind == "cn"), None)
@@ -115,7 +120,7 @@ class MqttProtocol(asyncio.Protocol):
         """
         self._connection.transport = LOST
         self._transport = self._rated = None
-        self.data_received = ignore_bytes  # type: ignore[assignment,method-assign]
+        self.data_received = ignore_bytes
 
     def pause_writing(self) -> None:
         """Record that the client does not read."""
@@ -143,14 +148,16 @@ class MqttProtocol(asyncio.Protocol):
             return
         if sent < 0:
             transport.abort()
+        elif isinstance(transport, SocketTransport):
+            transport.keep(chunks, sent)
         else:
             transport.write(b"".join(chunks)[sent:])
 
     def set_direct(self, *, is_direct: bool) -> None:
         """Record whether batches may write to the socket themselves."""
         transport = self._transport
-        direct = is_direct and isinstance(transport, SocketTransport)
-        self._connection.descriptor = transport.descriptor if direct else -1  # type: ignore[union-attr]
+        is_ours = is_direct and isinstance(transport, SocketTransport)
+        self._connection.descriptor = transport.descriptor if is_ours else -1
 
     def pause_reading(self) -> None:
         """Stop reading from the client: its bytes stay in the kernel."""
@@ -172,13 +179,12 @@ class MqttProtocol(asyncio.Protocol):
         transport = self._transport
         if transport is None or self._last_moment is not None or transport.is_closing():
             return
-        ours: object = transport
         if self._connection.is_late:
             transport.abort()
             return
         if self._rated is not None:
             self._rated.is_over = True
-        if self._connection.has_left and isinstance(ours, SocketTransport):
+        if self._connection.has_left and isinstance(transport, SocketTransport):
             transport.close()  # there is nothing more to read
             return
         if self._connection.is_unread:  # the client's FIN is behind its unread bytes
@@ -221,7 +227,7 @@ def ignore_bytes(_data: bytes) -> None:
     """Take bytes of a connection that is lost."""
 
 
-def write_now(transport: asyncio.Transport, descriptor: int, data: bytes) -> None:
+def write_now(transport: Any, descriptor: int, data: bytes) -> None:
     """Write as much as the socket takes without an iteration of the loop; buffer the rest."""
     if not transport.get_write_buffer_size():
         try:
@@ -237,6 +243,6 @@ def write_now(transport: asyncio.Transport, descriptor: int, data: bytes) -> Non
     transport.write(data)
 
 
-def _peer(transport: asyncio.BaseTransport) -> str:
+def _peer(transport: Any) -> str:
     name = transport.get_extra_info("peername")
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""

@@ -159,7 +159,7 @@ class WebSocketProtocol(MqttProtocol):
         self._request = bytearray()
         self._is_busy = self._is_gone = False
         self._unread: deque[bytes] = deque()  # pieces of reads
-        self.data_received = self._take_read  # type: ignore[method-assign]
+        self.data_received = self._take_read
 
     def _take_read(self, data: bytes) -> None:
         """Handle a read: a large one in pieces, with other clients served in between."""

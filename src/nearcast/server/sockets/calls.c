@@ -10,8 +10,12 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <arpa/inet.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -25,12 +29,34 @@
 #define READ_BYTES (1 << 18)    /* of one socket in a call */
 #define GATHERED_BYTES (1 << 20) /* of all sockets; the rest is read by the next call */
 #define JOINED_BYTES (1 << 16)  /* what is smaller is copied together, else sent from its place */
+#define APART_BYTES (1 << 12)   /* so large a part is sent from its place in any case */
+#define LARGE_READ (1 << 12)    /* after so large a read, the next one goes where it stays */
+#define MOST_ACCEPTED 16        /* of one listening socket in a call: connected clients wait */
 
 typedef struct {
     PyObject *owner; /* NULL: nobody has this descriptor */
-    uint32_t generation;
-    uint32_t events; /* what epoll watches; 0: it is not registered */
+    uint32_t generation; /* never 0: events of the loop outside have that */
+    uint32_t events : 31; /* what epoll watches; 0: it is not registered */
+    uint32_t accepts : 1; /* a listening socket */
+    uint32_t last_size; /* of what was read last */
 } Slot;
+
+/* The beginning of `uv_loop_t` of libuv 1, whose layout is part of its binary interface. */
+typedef struct {
+    void *data;
+    unsigned int active_handles;
+    void *handles[2];
+    void *active_requests;
+    void *internal;
+    unsigned int stop_flag;
+    unsigned long flags;
+    int backend;
+    void *pending[2];
+    void *watchers[2]; /* what epoll is not told of yet; of a list that is empty, its own address */
+} UvLoop;
+
+/* Who waits for whom: always the one for the other, or nobody learns that something has come. */
+enum { FOLLOWS, LEADS, LOST };
 
 typedef struct {
     PyObject_HEAD
@@ -39,6 +65,11 @@ typedef struct {
     uint32_t generation;
     Slot *slots; /* by descriptor */
     char *buffer;
+    UvLoop *loop; /* the event loop outside; NULL: not known, and it waits for this set */
+    int (*timeout)(const void *); /* libuv's */
+    void (*update_time)(void *);
+    int state;
+    int is_outside_ready;
 } SocketSet;
 
 static char joined[JOINED_BYTES];
@@ -169,6 +200,8 @@ set_fileno(SocketSet *self, PyObject *Py_UNUSED(ignored))
 static PyObject *
 set_close(SocketSet *self, PyObject *Py_UNUSED(ignored))
 {
+    self->loop = NULL;
+    self->state = FOLLOWS;
     if (self->epoll >= 0)
         close(self->epoll);
     self->epoll = -1;
@@ -177,7 +210,7 @@ set_close(SocketSet *self, PyObject *Py_UNUSED(ignored))
 }
 
 static PyObject *
-set_add(SocketSet *self, PyObject *const *arguments, Py_ssize_t count)
+add(SocketSet *self, PyObject *const *arguments, Py_ssize_t count, int accepts)
 {
     if (count != 2) {
         PyErr_SetString(PyExc_TypeError, "add(descriptor, owner)");
@@ -191,12 +224,28 @@ set_add(SocketSet *self, PyObject *const *arguments, Py_ssize_t count)
         PyErr_Format(PyExc_ValueError, "descriptor %d is in this set", descriptor);
         return NULL;
     }
-    slot->generation = ++self->generation;
+    if (++self->generation == 0)
+        ++self->generation;
+    slot->generation = self->generation;
     slot->events = 0;
+    slot->accepts = accepts;
+    slot->last_size = 0;
     if (set_events(self, descriptor, slot, EPOLLIN) < 0)
         return NULL;
     slot->owner = Py_NewRef(arguments[1]);
     Py_RETURN_NONE;
+}
+
+static PyObject *
+set_add(SocketSet *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    return add(self, arguments, count, 0);
+}
+
+static PyObject *
+set_add_listener(SocketSet *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    return add(self, arguments, count, 1);
 }
 
 static PyObject *
@@ -247,16 +296,83 @@ append(PyObject *found, PyObject *owner, PyObject *what)
     return failed ? -1 : 0;
 }
 
+/* Return the host and the port of an address, as `socket.accept` does. */
 static PyObject *
-set_gather(SocketSet *self, PyObject *Py_UNUSED(ignored))
+address_of(const struct sockaddr_storage *address, socklen_t size)
 {
-    struct epoll_event events[MOST_EVENTS];
-    int count = epoll_wait(self->epoll, events, MOST_EVENTS, 0);
-    if (count < 0) {
-        if (errno == EINTR)
-            return PyList_New(0);
-        return PyErr_SetFromErrno(PyExc_OSError);
+    char host[NI_MAXHOST];
+    if (address->ss_family == AF_INET) {
+        const struct sockaddr_in *four = (const struct sockaddr_in *)address;
+        inet_ntop(AF_INET, &four->sin_addr, host, sizeof host);
+        return Py_BuildValue("(si)", host, (int)ntohs(four->sin_port));
     }
+    if (address->ss_family != AF_INET6
+        || getnameinfo((const struct sockaddr *)address, size, host, sizeof host, NULL, 0,
+                       NI_NUMERICHOST))
+        return Py_BuildValue("(si)", "", 0);
+    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)address;
+    return Py_BuildValue("(si)", host, (int)ntohs(six->sin6_port));
+}
+
+/* Return the connections that wait at a socket, [descriptor, address, …], or the number of an
+   error. */
+static PyObject *
+accept_some(int listener)
+{
+    PyObject *found = PyList_New(0);
+    for (int number = 0; found != NULL && number < MOST_ACCEPTED; number++) {
+        struct sockaddr_storage address;
+        socklen_t size = sizeof address;
+        int descriptor = accept4(listener, (struct sockaddr *)&address, &size,
+                                 SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (descriptor < 0) {
+            int is_usual = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR
+                || errno == ECONNABORTED;
+            if (is_usual || PyList_GET_SIZE(found))
+                return found;
+            Py_DECREF(found);
+            return PyLong_FromLong(errno);
+        }
+        PyObject *place = PyLong_FromLong(descriptor);
+        if (place == NULL || append(found, place, address_of(&address, size)) < 0) {
+            close(descriptor);
+            Py_CLEAR(found);
+        }
+        Py_XDECREF(place);
+    }
+    return found;
+}
+
+/* Read from a socket into new bytes, NULL without memory; return their size, or -1 and errno. */
+static Py_ssize_t
+read_some(int descriptor, char *buffer, Py_ssize_t last_size, PyObject **data)
+{
+    Py_ssize_t size;
+    if (last_size < LARGE_READ) { /* most reads are small: their bytes get just the room they need */
+        size = recv(descriptor, buffer, READ_BYTES, 0);
+        if (size >= 0)
+            *data = PyBytes_FromStringAndSize(buffer, size);
+        return size;
+    }
+    Py_ssize_t room = last_size > READ_BYTES / 2 ? READ_BYTES : 2 * last_size;
+    *data = PyBytes_FromStringAndSize(NULL, room);
+    if (*data == NULL)
+        return 0;
+    size = recv(descriptor, PyBytes_AS_STRING(*data), (size_t)room, 0);
+    if (size < 0) {
+        int problem = errno;
+        Py_CLEAR(*data);
+        errno = problem;
+    } else {
+        _PyBytes_Resize(data, size);
+    }
+    return size;
+}
+
+/* Read and accept what these events tell of; return owners and what happened. */
+static PyObject *
+handle(SocketSet *self, const struct epoll_event *events, int count)
+{
     PyObject *found = PyList_New(0);
     if (found == NULL)
         return NULL;
@@ -264,6 +380,10 @@ set_gather(SocketSet *self, PyObject *Py_UNUSED(ignored))
     for (int number = 0; number < count; number++) {
         int descriptor = (int)(uint32_t)events[number].data.u64;
         uint32_t generation = (uint32_t)(events[number].data.u64 >> 32);
+        if (!generation) {
+            self->is_outside_ready = 1;
+            continue;
+        }
         if (descriptor >= self->count)
             continue;
         Slot *slot = &self->slots[descriptor];
@@ -276,12 +396,19 @@ set_gather(SocketSet *self, PyObject *Py_UNUSED(ignored))
         }
         if (!(wanted & EPOLLIN && seen & (EPOLLIN | EPOLLERR | EPOLLHUP)))
             continue;
+        if (slot->accepts) {
+            if (append(found, slot->owner, accept_some(descriptor)) < 0)
+                goto failed;
+            continue;
+        }
         if (total >= GATHERED_BYTES)
             continue;
-        ssize_t size = recv(descriptor, self->buffer, READ_BYTES, 0);
+        PyObject *data;
+        Py_ssize_t size = read_some(descriptor, self->buffer, slot->last_size, &data);
         if (size >= 0) {
             total += size;
-            if (append(found, slot->owner, PyBytes_FromStringAndSize(self->buffer, size)) < 0)
+            slot->last_size = (uint32_t)size;
+            if (append(found, slot->owner, data) < 0)
                 goto failed;
         } else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
             if (append(found, slot->owner, PyLong_FromLong(errno)) < 0)
@@ -294,12 +421,134 @@ failed:
     return NULL;
 }
 
+static PyObject *
+set_gather(SocketSet *self, PyObject *Py_UNUSED(ignored))
+{
+    struct epoll_event events[MOST_EVENTS];
+    int count = epoll_wait(self->epoll, events, MOST_EVENTS, 0);
+    if (count < 0 && errno != EINTR)
+        return PyErr_SetFromErrno(PyExc_OSError);
+    return handle(self, events, count);
+}
+
+/* --- the event loop outside -------------------------------------------------------------------- */
+
+static PyObject *
+set_follow(SocketSet *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    const char *library;
+    if (count != 2 || (library = PyUnicode_AsUTF8(arguments[1])) == NULL) {
+        PyErr_SetString(PyExc_TypeError, "follow(loop, library)");
+        return NULL;
+    }
+    UvLoop *loop = PyCapsule_GetPointer(arguments[0], NULL);
+    if (loop == NULL)
+        return NULL;
+    void *made = dlopen(library, RTLD_NOW | RTLD_NOLOAD);
+    if (made == NULL)
+        Py_RETURN_FALSE;
+    unsigned int (*version)(void);
+    int (*backend)(const void *);
+    *(void **)&version = dlsym(made, "uv_version");
+    *(void **)&backend = dlsym(made, "uv_backend_fd");
+    *(void **)&self->timeout = dlsym(made, "uv_backend_timeout");
+    *(void **)&self->update_time = dlsym(made, "uv_update_time");
+    if (version && backend && self->timeout && self->update_time && version() >> 16 == 1
+        && loop->backend >= 0 && loop->backend == backend(loop))
+        self->loop = loop;
+    dlclose(made); /* whoever loaded it still has it */
+    return PyBool_FromLong(self->loop != NULL);
+}
+
+static int
+control(int epoll, int action, int descriptor)
+{
+    struct epoll_event wanted;
+    memset(&wanted, 0, sizeof wanted);
+    wanted.events = EPOLLIN;
+    wanted.data.fd = descriptor; /* as libuv does; in our own set it makes the generation 0 */
+    return epoll_ctl(epoll, action, descriptor, &wanted);
+}
+
+/* Let the loop outside wait for this set. */
+static int
+follow_again(SocketSet *self)
+{
+    if (self->state == FOLLOWS)
+        return 0;
+    if (self->state == LEADS)
+        control(self->epoll, EPOLL_CTL_DEL, self->loop->backend);
+    self->state = LOST;
+    if (control(self->loop->backend, EPOLL_CTL_ADD, self->epoll) < 0 && errno != EEXIST) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        return -1;
+    }
+    self->state = FOLLOWS;
+    return 0;
+}
+
+/* Wait for the loop outside, in place of the other way round. Neither may be in the other's set. */
+static int
+lead(SocketSet *self)
+{
+    if (self->state == LEADS)
+        return 0;
+    if (control(self->loop->backend, EPOLL_CTL_DEL, self->epoll) < 0) {
+        self->loop = NULL; /* it does not wait for this set */
+        return -1;
+    }
+    self->state = LOST;
+    if (control(self->epoll, EPOLL_CTL_ADD, self->loop->backend) < 0)
+        return -1;
+    self->state = LEADS;
+    return 0;
+}
+
+/* Return how long the loop outside can wait, in milliseconds; -1: until something comes. */
+static int
+patience(SocketSet *self)
+{
+    UvLoop *loop = self->loop;
+    if (self->is_outside_ready || loop->watchers[0] != (void *)loop->watchers)
+        return 0;
+    self->update_time(loop);
+    return self->timeout(loop);
+}
+
+static PyObject *
+set_wait(SocketSet *self, PyObject *Py_UNUSED(ignored))
+{
+    int timeout = self->loop == NULL || self->state == LOST ? 0 : patience(self);
+    if (!timeout || lead(self) < 0) {
+        self->is_outside_ready = 0;
+        if (follow_again(self) < 0)
+            return NULL;
+        Py_RETURN_NONE;
+    }
+    struct epoll_event events[MOST_EVENTS];
+    int count, problem;
+    Py_BEGIN_ALLOW_THREADS
+    count = epoll_wait(self->epoll, events, MOST_EVENTS, timeout);
+    problem = errno;
+    Py_END_ALLOW_THREADS
+    if (count < 0 && problem != EINTR) {
+        errno = problem;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    if (count <= 0)
+        self->is_outside_ready = 1; /* a timer, or a signal */
+    return handle(self, events, count);
+}
+
 static PyMethodDef set_methods[] = {
     {"fileno", (PyCFunction)set_fileno, METH_NOARGS, NULL},
     {"close", (PyCFunction)set_close, METH_NOARGS, NULL},
     {"add", (PyCFunction)(void (*)(void))set_add, METH_FASTCALL, NULL},
     {"watch", (PyCFunction)(void (*)(void))set_watch, METH_FASTCALL, NULL},
+    {"add_listener", (PyCFunction)(void (*)(void))set_add_listener, METH_FASTCALL, NULL},
     {"remove", (PyCFunction)set_remove, METH_O, NULL},
+    {"follow", (PyCFunction)(void (*)(void))set_follow, METH_FASTCALL, NULL},
+    {"wait", (PyCFunction)set_wait, METH_NOARGS, NULL},
     {"gather", (PyCFunction)set_gather, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -328,7 +577,10 @@ send_parts(int descriptor, PyObject *outbox, Py_ssize_t size)
 {
     Py_ssize_t count = PyList_GET_SIZE(outbox);
     ssize_t sent;
-    if (count == 1 || size <= JOINED_BYTES) {
+    int is_apart = size > JOINED_BYTES;
+    for (Py_ssize_t number = 0; size > APART_BYTES && !is_apart && number < count; number++)
+        is_apart = PyBytes_GET_SIZE(PyList_GET_ITEM(outbox, number)) >= APART_BYTES;
+    if (count == 1 || !is_apart) {
         const char *start = joined;
         if (count == 1) {
             start = PyBytes_AS_STRING(PyList_GET_ITEM(outbox, 0));

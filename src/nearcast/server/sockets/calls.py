@@ -9,14 +9,17 @@ Read next: `transport.py`.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
+import socket
 
 IS_IN_C = False
 """True in `calls.c`. A server reads its sockets together only then: uvloop is quicker than this."""
 _MOST_EVENTS = 256
 _READ_BYTES = 1 << 18  # of one socket in a call
 _GATHERED_BYTES = 1 << 20  # of all sockets; the rest is read by the next call
+_MOST_ACCEPTED = 16  # of one listening socket in a call: connected clients wait
 _LIMIT = 1 << 30
 _READS, _WRITES, _BROKEN = 0x1, 0x4, 0x18  # EPOLLIN, EPOLLOUT, EPOLLERR | EPOLLHUP of Linux
 
@@ -28,6 +31,7 @@ class SocketSet:
         self._epoll = select.epoll()
         self._owners: dict[int, object] = {}
         self._events: dict[int, int] = {}  # what epoll watches; without an entry it does not
+        self._listeners: set[int] = set()
         self._buffer = bytearray(_READ_BYTES)
 
     def fileno(self) -> int:
@@ -39,6 +43,7 @@ class SocketSet:
         self._epoll.close()
         self._owners.clear()
         self._events.clear()
+        self._listeners.clear()
 
     def add(self, descriptor: int, owner: object) -> None:
         """Watch a socket for bytes to read; `gather` names it by its owner."""
@@ -49,6 +54,11 @@ class SocketSet:
         self._watch(descriptor, _READS)
         self._owners[descriptor] = owner
 
+    def add_listener(self, descriptor: int, owner: object) -> None:
+        """Watch a listening socket, which does not block, for connections to accept."""
+        self.add(descriptor, owner)
+        self._listeners.add(descriptor)
+
     def watch(self, descriptor: int, reads: bool, writes: bool) -> None:
         """Watch a socket for bytes to read, for room to write, for both or for neither."""
         self._find(descriptor)
@@ -58,6 +68,7 @@ class SocketSet:
         """Forget a socket, before it is closed."""
         self._find(descriptor)
         del self._owners[descriptor]
+        self._listeners.discard(descriptor)
         try:
             self._watch(descriptor, 0)
         except OSError:  # it was closed already
@@ -89,7 +100,8 @@ class SocketSet:
 
         What happened is the bytes that were read, b"" once the other side has sent all it will, the
         number of an error, or None where there is room to write. A socket may be named twice, for
-        writing and then for reading. It never waits.
+        writing and then for reading. Of a listening socket it is the connections that were
+        accepted, [descriptor, (host, port), …], which do not block. It never waits.
         """
         found: list[object] = []
         total = 0
@@ -97,7 +109,12 @@ class SocketSet:
             wanted, owner = self._events.get(descriptor, 0), self._owners.get(descriptor)
             if wanted & _WRITES and seen & (_WRITES | _BROKEN):
                 found += (owner, None)
-            if total >= _GATHERED_BYTES or not (wanted & _READS and seen & (_READS | _BROKEN)):
+            if not (wanted & _READS and seen & (_READS | _BROKEN)):
+                continue
+            if descriptor in self._listeners:
+                found += (owner, _accept_some(descriptor))
+                continue
+            if total >= _GATHERED_BYTES:
                 continue
             try:
                 size = os.readv(descriptor, [self._buffer])
@@ -109,6 +126,39 @@ class SocketSet:
             total += size
             found += (owner, bytes(self._buffer[:size]))
         return found
+
+    def follow(self, _loop: object, _library: str) -> bool:
+        """Make `wait` work, for an event loop of libuv that reads this set; False: it cannot.
+
+        `loop` is a capsule of its `uv_loop_t`, `library` the file that libuv is in.
+        """
+        return False
+
+    def wait(self) -> list[object] | None:
+        """Wait until a socket is ready, and return what `gather` does.
+
+        None if the event loop has something to do: then it has to go on. Until then it is waited
+        for here, with the sockets, so that each wait is one call of the system and not two.
+        """
+        return None
+
+
+def _accept_some(listener: int) -> list[object] | int:
+    """Return connections that wait, or the number of an error."""
+    found: list[object] = []
+    ours = socket.socket(fileno=os.dup(listener))
+    ours.settimeout(0)
+    with ours:
+        while len(found) < 2 * _MOST_ACCEPTED:
+            try:
+                accepted, address = ours.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                break
+            except OSError as problem:
+                return found or problem.errno or errno.EIO
+            accepted.setblocking(False)
+            found += (accepted.detach(), address[:2])
+    return found
 
 
 def scatter(descriptors: list[int], outboxes: list[list[bytes]]) -> list[int] | None:

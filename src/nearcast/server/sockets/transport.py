@@ -12,15 +12,23 @@ Read next: `calls.py`, `../loop_batches.py`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
+from collections import deque
+from collections.abc import Sequence
+from importlib import import_module
+from itertools import islice
 from typing import Any, Protocol
 
 from nearcast.broker import Connection
 from nearcast.server.loop_batches import LoopBatches
 from nearcast.server.sockets.calls import SocketSet
 
-_WRITE_BYTES = 1 << 18  # of one connection at a time
+_LARGE = 1 << 14  # of a chunk: it is kept as it is; smaller ones are copied together
+_MOST_CHUNKS = 64  # of one call
+_FEWEST_WAITS, _SHARED = 4, 64
+_AGAIN_S = 0.05
 
 
 class SocketProtocol(Protocol):
@@ -58,6 +66,7 @@ class SocketTransport:
     __slots__ = (
         "_address",
         "_buffer",
+        "_buffer_bytes",
         "_ends",
         "_high",
         "_is_closing",
@@ -66,6 +75,7 @@ class SocketTransport:
         "_owner",
         "_protocol",
         "_reads",
+        "_sent",
         "_unread",
         "connection",
         "descriptor",
@@ -79,7 +89,9 @@ class SocketTransport:
         self._address = address
         self._protocol = protocol
         self.connection: Connection | None = None  # what is read goes straight to the broker
-        self._buffer: bytearray | None = None
+        self._buffer: deque[bytes | bytearray] | None = None  # None: all is sent
+        self._buffer_bytes = 0  # its size
+        self._sent = 0  # so much of its first chunk is sent
         self._high = 1 << 16
         self._reads = True
         self._unread: object = None  # what was gathered when reading stopped
@@ -104,7 +116,7 @@ class SocketTransport:
 
     def get_write_buffer_size(self) -> int:
         """Return how many bytes are buffered."""
-        return 0 if self._buffer is None else len(self._buffer)
+        return self._buffer_bytes - self._sent
 
     def can_write_eof(self) -> bool:
         """Return that our side can be closed alone."""
@@ -114,21 +126,34 @@ class SocketTransport:
         """Send bytes; buffer those that the socket does not take."""
         if self._is_closing or self._ends:
             return
-        if self._buffer is None:
-            sent = self._send(data)
-            if sent < 0 or sent == len(data):
-                return
-            data = data[sent:]
-        self.keep(data)
+        sent = self._send([data]) if self._buffer is None else 0
+        if 0 <= sent < len(data):
+            self.keep([data], sent)
 
-    def keep(self, data: bytes) -> None:
-        """Buffer bytes that the socket did not take."""
-        if self._buffer is None:
-            self._buffer = bytearray()
+    def keep(self, chunks: list[bytes], sent: int) -> None:
+        """Buffer what the socket did not take of these chunks: all but so many bytes."""
+        if self._is_closing or self._ends or sent >= sum(map(len, chunks)):
+            return
+        buffer = self._buffer
+        if buffer is None:
+            buffer = self._buffer = deque()
             self._protocol.set_direct(is_direct=False)
-        self._buffer += data
+        for chunk in chunks:
+            if not buffer:
+                if sent >= len(chunk):
+                    sent -= len(chunk)
+                    continue
+                self._sent = sent
+            self._buffer_bytes += len(chunk)
+            last = buffer[-1] if buffer else b""
+            if len(chunk) >= _LARGE:
+                buffer.append(chunk)
+            elif isinstance(last, bytearray) and len(last) < _LARGE:
+                last += chunk
+            else:
+                buffer.append(bytearray(chunk))
         self._watch()
-        if not self._is_full and len(self._buffer) > self._high:
+        if not self._is_full and self.get_write_buffer_size() > self._high:
             self._is_full = True
             self._protocol.pause_writing()
 
@@ -202,10 +227,14 @@ class SocketTransport:
         buffer = self._buffer
         if buffer is None or self._is_lost:
             return
-        sent = self._send(bytes(buffer[:_WRITE_BYTES]))
+        some = [memoryview(one) for one in islice(buffer, _MOST_CHUNKS)]
+        some[0] = some[0][self._sent :]
+        sent = self._send(some)
+        for one in some:
+            one.release()  # so that more can be appended
         if sent < 0:
             return
-        del buffer[:sent]
+        self._drop(buffer, sent)
         if not buffer:
             self._buffer = None
             if self._is_closing:
@@ -216,14 +245,23 @@ class SocketTransport:
                 self._end_or_abort()
             else:
                 self._protocol.set_direct(is_direct=True)
-        if self._is_full and len(buffer) <= self._high // 4:
+        if self._is_full and self.get_write_buffer_size() <= self._high // 4:
             self._is_full = False
             self._protocol.resume_writing()
 
-    def _send(self, data: bytes) -> int:
+    def _drop(self, buffer: deque[bytes | bytearray], sent: int) -> None:
+        """Forget so many more bytes of the buffer: they are sent."""
+        sent += self._sent
+        while buffer and sent >= len(buffer[0]):
+            size = len(buffer.popleft())
+            sent -= size
+            self._buffer_bytes -= size
+        self._sent = sent
+
+    def _send(self, chunks: Sequence[bytes | memoryview]) -> int:
         """Return how much the socket took; -1 if the client is gone."""
         try:
-            return os.write(self.descriptor, data)
+            return os.writev(self.descriptor, chunks)
         except BlockingIOError:
             return 0
         except OSError as problem:
@@ -253,25 +291,28 @@ class SocketTransport:
         self._protocol.set_direct(is_direct=False)
 
     def _lose(self, problem: Exception | None) -> None:
-        """Forget the socket now; close it and report it in the next iteration of the loop."""
+        """Forget the socket now; close it and report it a little later."""
         if self._is_lost:
             return
         self._begin_closing()
         self._is_lost = True
         self._buffer = None
+        self._buffer_bytes = self._sent = 0
         self._owner.sockets.remove(self.descriptor)
-        self._owner.loop.call_soon(self._finish, problem)
+        self._owner.forget(self, problem)
 
     def drop(self) -> None:
         """Close the socket at once, and report nothing: the server has ended."""
         self._begin_closing()
         self._is_lost = True
         self._buffer = None
+        self._buffer_bytes = self._sent = 0
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
-    def _finish(self, problem: Exception | None) -> None:
+    def finish(self, problem: Exception | None) -> None:
+        """Close the socket, and report the end of the connection."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor < 0:
             return
@@ -280,42 +321,160 @@ class SocketTransport:
         self._protocol.connection_lost(problem)
 
 
+class Acceptor(Protocol):
+    """What decides on the connections that a listening socket has accepted."""
+
+    def accepted(self, descriptor: int, address: tuple[str, int]) -> None:
+        """Serve a connection, or close it."""
+
+    def stalled(self, descriptor: int, problem: OSError) -> None:
+        """Handle that this listening socket cannot accept."""
+
+
+class ListeningSocket:
+    """A listening socket among those that are read together."""
+
+    __slots__ = ("acceptor", "descriptor")
+
+    def __init__(self, descriptor: int, acceptor: Acceptor) -> None:
+        self.descriptor = descriptor
+        self.acceptor = acceptor
+
+
 class SocketLoop:
-    """All plain connections of a server, and their part of the event loop."""
+    """All plain connections of a server, and their part of the event loop.
+
+    While only they have something to do, the server waits for them here, with the event loop as one
+    more descriptor; else the event loop waits for all of them as one descriptor (`_gather`).
+    """
 
     def __init__(self, turns: LoopBatches) -> None:
         self.turns = turns
         self.loop = asyncio.get_running_loop()
         self.sockets = SocketSet()
         self.transports: set[SocketTransport] = set()
+        self._lost: list[tuple[SocketTransport, Exception | None]] = []
+        self._is_handling = False
+        self._has_accepted = False
+        self._shared = 0  # so many times the event loop waits, before it is waited for here
         self._is_closed = False
+        self._follow()
         self.loop.add_reader(self.sockets.fileno(), self._gather)
 
-    def attach(
-        self, accepted: socket.socket, address: tuple[Any, ...], protocol: SocketProtocol
-    ) -> None:
-        """Serve an accepted connection that does not block; its socket is ours from now on."""
-        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        descriptor = accepted.detach()
+    def _follow(self) -> None:
+        """Learn how to wait for the event loop, where it is uvloop's."""
+        with contextlib.suppress(ImportError, TypeError):  # another loop
+            uvloop = import_module("uvloop.loop")
+            library = uvloop.__file__ or ""
+            self.sockets.follow(uvloop.libuv_get_loop_t_ptr(self.loop), library)
+
+    def listen(self, listening: socket.socket, acceptor: Acceptor) -> None:
+        """Accept the connections of a listening socket that does not block."""
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # of these connections, too
+        descriptor = listening.fileno()
+        self.sockets.add_listener(descriptor, ListeningSocket(descriptor, acceptor))
+
+    def ignore(self, listening: socket.socket) -> None:
+        """Accept no connections of a listening socket."""
+        if not self._is_closed:
+            with contextlib.suppress(KeyError):  # it has stalled
+                self.sockets.remove(listening.fileno())
+
+    def attach(self, descriptor: int, address: tuple[str, int], protocol: SocketProtocol) -> None:
+        """Serve an accepted connection that does not block; if it raises, nothing has changed."""
         transport = SocketTransport(self, descriptor, address, protocol)
-        self.transports.add(transport)
         self.sockets.add(descriptor, transport)
-        protocol.connection_made(transport)
+        self.transports.add(transport)
+        try:
+            protocol.connection_made(transport)
+        except BaseException:
+            self.sockets.remove(descriptor)
+            self.transports.discard(transport)
+            raise
 
     def _gather(self) -> None:
-        """Read all sockets that are ready, handle it as one batch, and end that."""
-        found = self.sockets.gather()
+        """Handle all sockets that are ready; then wait here until the event loop is ready.
+
+        It costs two changes of what is waited for, to and fro. So where the event loop has much to
+        do, it waits for all sockets itself.
+        """
+        self._handle(self.sockets.gather())
+        if self._shared:
+            self._shared -= 1
+            return
+        waits = 0
+        try:
+            while (found := self.sockets.wait()) is not None:
+                waits += 1
+                self._handle(found)
+        except OSError as problem:  # the event loop cannot be told to wait for the sockets
+            self.turns.node.failures.take("waiting for clients", problem)
+            self.loop.call_later(_AGAIN_S, self._gather)
+        if 0 < waits < _FEWEST_WAITS:
+            self._shared = _SHARED
+
+    def _handle(self, found: list[object]) -> None:
+        """Handle what was read, and what comes meanwhile, as one batch, and end that."""
+        turns = self.turns
+        self._is_handling = True
+        turns.begin_reads()
+        try:
+            self._take(found)
+            if self._has_accepted:  # of those that connect, some have sent CONNECT already
+                self._has_accepted = False
+                self._take(self.sockets.gather())
+            while turns.end_reads():
+                self._take(self.sockets.gather())
+            while self._lost:
+                self._report_lost()
+        finally:
+            self._is_handling = False
+
+    def _take(self, found: list[object]) -> None:
+        for place in range(0, len(found), 2):
+            owner = found[place]
+            if isinstance(owner, SocketTransport):
+                try:
+                    owner.arrived(found[place + 1])
+                except Exception as problem:  # noqa: BLE001 - the others are read all the same
+                    self.turns.node.failures.take("reading from a client", problem)
+                    owner.abort()
+            elif isinstance(owner, ListeningSocket):
+                self._accept(owner, found[place + 1])
+
+    def _accept(self, listening: ListeningSocket, found: object) -> None:
+        if isinstance(found, int):
+            listening.acceptor.stalled(listening.descriptor, OSError(found, os.strerror(found)))
+            return
+        assert isinstance(found, list)
+        for place in range(0, len(found), 2):
+            self._has_accepted = True
+            descriptor: int = found[place]
+            try:
+                listening.acceptor.accepted(descriptor, found[place + 1])
+            except Exception as problem:  # noqa: BLE001 - the others are accepted all the same
+                os.close(descriptor)
+                self.turns.node.failures.take("accepting a client", problem)
+
+    def forget(self, transport: SocketTransport, problem: Exception | None) -> None:
+        """Close a connection and report its end, once what has come is handled."""
+        if self._is_handling:
+            self._lost.append((transport, problem))
+        else:
+            self.loop.call_soon(transport.finish, problem)
+
+    def _report_lost(self) -> None:
+        """Report the connections that were lost meanwhile, as a batch of their own."""
+        lost, self._lost = self._lost, []
         turns = self.turns
         turns.begin_reads()
-        for place in range(0, len(found), 2):
-            transport = found[place]
-            assert isinstance(transport, SocketTransport)
+        for transport, problem in lost:
             try:
-                transport.arrived(found[place + 1])
-            except Exception as problem:  # noqa: BLE001 - the others are read all the same
-                turns.node.failures.take("reading from a client", problem)
-                transport.abort()
-        turns.end_reads()
+                transport.finish(problem)
+            except Exception as mistake:  # noqa: BLE001 - the others are reported all the same
+                turns.node.failures.take("parting from a client", mistake)
+        while turns.end_reads():
+            pass
 
     @staticmethod
     def shut_down(descriptor: int) -> None:

@@ -117,7 +117,7 @@ class WorkerServer(Server):
             self._doors += [] if ports.management is None else [ports.management]
         self.ports = [(door.kind, door.host, door.port) for door in self._doors]
 
-    def _protocols(self) -> Iterator[Callable[[], asyncio.Protocol]]:
+    def _protocols(self) -> Iterator[Callable[[], Any]]:
         """Yield what the first worker serves, or the others: they have no page and no metrics."""
         return islice(super()._protocols(), len(self._doors))
 
