@@ -15,9 +15,9 @@ import asyncio
 import contextlib
 import os
 import socket
+import sys
 from collections import deque
 from collections.abc import Sequence
-from importlib import import_module
 from itertools import islice
 from typing import Any, Protocol
 
@@ -363,8 +363,8 @@ class SocketLoop:
 
     def _follow(self) -> None:
         """Learn how to wait for the event loop, where it is uvloop's."""
-        with contextlib.suppress(ImportError, TypeError):  # another loop
-            uvloop = import_module("uvloop.loop")
+        uvloop = sys.modules.get("uvloop.loop")
+        if uvloop is not None and isinstance(self.loop, uvloop.Loop):
             library = uvloop.__file__ or ""
             self.sockets.follow(uvloop.libuv_get_loop_t_ptr(self.loop), library)
 
