@@ -31,6 +31,9 @@
 #define JOINED_BYTES (1 << 16)  /* what is smaller is copied together, else sent from its place */
 #define APART_BYTES (1 << 12)   /* so large a part is sent from its place in any case */
 #define LARGE_READ (1 << 12)    /* after so large a read, the next one goes where it stays */
+#define UV_IDLE 6               /* of `uv_handle_type` of libuv 1 */
+#define UV_PREPARE 9
+#define HANDLE_HEAD 16          /* before each of our handles: whose it is */
 #define MOST_ACCEPTED 16        /* of one listening socket in a call: connected clients wait */
 
 typedef struct {
@@ -55,22 +58,41 @@ typedef struct {
     void *watchers[2]; /* what epoll is not told of yet; of a list that is empty, its own address */
 } UvLoop;
 
-/* Who waits for whom: always the one for the other, or nobody learns that something has come. */
-enum { FOLLOWS, LEADS, LOST };
-
+/* Two handles of libuv: one calls back before each wait of the loop, and while the other is active
+   the loop does not wait. Their `data` stays NULL: what is there, uvloop takes for an object. */
 typedef struct {
+    struct SocketSet *set; /* NULL: it is closed */
+    void *before, *busy;
+    int closing; /* so many of the two */
+} Follower;
+
+typedef struct SocketSet {
     PyObject_HEAD
     int epoll;
     int count; /* of `slots` */
     uint32_t generation;
     Slot *slots; /* by descriptor */
     char *buffer;
-    UvLoop *loop; /* the event loop outside; NULL: not known, and it waits for this set */
-    int (*timeout)(const void *); /* libuv's */
-    void (*update_time)(void *);
-    int state;
+    UvLoop *loop; /* the event loop outside; NULL: it waits for this set, if it is told to */
+    Follower *follower;
+    PyObject *on_found; /* gets what `gather` would return */
     int is_outside_ready;
 } SocketSet;
+
+static struct { /* of the libuv that uvloop has in it */
+    unsigned int (*version)(void);
+    int (*backend)(const void *);
+    int (*timeout)(const void *);
+    void (*update_time)(void *);
+    size_t (*size)(int);
+    int (*prepare_init)(void *, void *);
+    int (*prepare_start)(void *, void (*)(void *));
+    int (*idle_init)(void *, void *);
+    int (*idle_start)(void *, void (*)(void *));
+    int (*idle_stop)(void *);
+    void (*unref)(void *);
+    void (*close)(void *, void (*)(void *));
+} uv;
 
 static char joined[JOINED_BYTES];
 
@@ -165,6 +187,7 @@ set_traverse(SocketSet *self, visitproc visit, void *arg)
 {
     for (int descriptor = 0; descriptor < self->count; descriptor++)
         Py_VISIT(self->slots[descriptor].owner);
+    Py_VISIT(self->on_found);
     Py_VISIT(Py_TYPE(self));
     return 0;
 }
@@ -174,7 +197,55 @@ set_clear(SocketSet *self)
 {
     for (int descriptor = 0; descriptor < self->count; descriptor++)
         Py_CLEAR(self->slots[descriptor].owner);
+    Py_CLEAR(self->on_found);
     return 0;
+}
+
+static void *
+new_handle(Follower *follower, int kind)
+{
+    char *made = PyMem_RawCalloc(1, HANDLE_HEAD + uv.size(kind));
+    if (made == NULL)
+        return NULL;
+    *(Follower **)made = follower;
+    return made + HANDLE_HEAD;
+}
+
+static void
+free_handle(void *handle)
+{
+    if (handle != NULL)
+        PyMem_RawFree((char *)handle - HANDLE_HEAD);
+}
+
+static Follower *
+follower_of(void *handle)
+{
+    return *(Follower **)((char *)handle - HANDLE_HEAD);
+}
+
+static void
+forget(void *handle)
+{
+    Follower *follower = follower_of(handle);
+    free_handle(handle);
+    if (!--follower->closing)
+        PyMem_RawFree(follower);
+}
+
+/* Let the loop outside wait for itself; nothing of this set is called any more. */
+static void
+leave(SocketSet *self)
+{
+    Follower *follower = self->follower;
+    if (follower != NULL) {
+        follower->set = NULL;
+        follower->closing = 2;
+        uv.close(follower->before, forget);
+        uv.close(follower->busy, forget);
+    }
+    self->follower = NULL;
+    self->loop = NULL;
 }
 
 static void
@@ -182,6 +253,8 @@ set_dealloc(SocketSet *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
+    if (self->follower != NULL)
+        self->follower->set = NULL; /* the loop may be gone: its handle is left alone */
     set_clear(self);
     PyMem_Free(self->slots);
     PyMem_Free(self->buffer);
@@ -200,8 +273,7 @@ set_fileno(SocketSet *self, PyObject *Py_UNUSED(ignored))
 static PyObject *
 set_close(SocketSet *self, PyObject *Py_UNUSED(ignored))
 {
-    self->loop = NULL;
-    self->state = FOLLOWS;
+    leave(self);
     if (self->epoll >= 0)
         close(self->epoll);
     self->epoll = -1;
@@ -433,111 +505,127 @@ set_gather(SocketSet *self, PyObject *Py_UNUSED(ignored))
 
 /* --- the event loop outside -------------------------------------------------------------------- */
 
-static PyObject *
-set_follow(SocketSet *self, PyObject *const *arguments, Py_ssize_t count)
-{
-    const char *library;
-    if (count != 2 || (library = PyUnicode_AsUTF8(arguments[1])) == NULL) {
-        PyErr_SetString(PyExc_TypeError, "follow(loop, library)");
-        return NULL;
-    }
-    UvLoop *loop = PyCapsule_GetPointer(arguments[0], NULL);
-    if (loop == NULL)
-        return NULL;
-    void *made = dlopen(library, RTLD_NOW | RTLD_NOLOAD);
-    if (made == NULL)
-        Py_RETURN_FALSE;
-    unsigned int (*version)(void);
-    int (*backend)(const void *);
-    *(void **)&version = dlsym(made, "uv_version");
-    *(void **)&backend = dlsym(made, "uv_backend_fd");
-    *(void **)&self->timeout = dlsym(made, "uv_backend_timeout");
-    *(void **)&self->update_time = dlsym(made, "uv_update_time");
-    if (version && backend && self->timeout && self->update_time && version() >> 16 == 1
-        && loop->backend >= 0 && loop->backend == backend(loop))
-        self->loop = loop;
-    dlclose(made); /* whoever loaded it still has it */
-    return PyBool_FromLong(self->loop != NULL);
-}
-
-static int
-control(int epoll, int action, int descriptor)
-{
-    struct epoll_event wanted;
-    memset(&wanted, 0, sizeof wanted);
-    wanted.events = EPOLLIN;
-    wanted.data.fd = descriptor; /* as libuv does; in our own set it makes the generation 0 */
-    return epoll_ctl(epoll, action, descriptor, &wanted);
-}
-
-/* Let the loop outside wait for this set. */
-static int
-follow_again(SocketSet *self)
-{
-    if (self->state == FOLLOWS)
-        return 0;
-    if (self->state == LEADS)
-        control(self->epoll, EPOLL_CTL_DEL, self->loop->backend);
-    self->state = LOST;
-    if (control(self->loop->backend, EPOLL_CTL_ADD, self->epoll) < 0 && errno != EEXIST) {
-        PyErr_SetFromErrno(PyExc_OSError);
-        return -1;
-    }
-    self->state = FOLLOWS;
-    return 0;
-}
-
-/* Wait for the loop outside, in place of the other way round. Neither may be in the other's set. */
-static int
-lead(SocketSet *self)
-{
-    if (self->state == LEADS)
-        return 0;
-    if (control(self->loop->backend, EPOLL_CTL_DEL, self->epoll) < 0) {
-        self->loop = NULL; /* it does not wait for this set */
-        return -1;
-    }
-    self->state = LOST;
-    if (control(self->epoll, EPOLL_CTL_ADD, self->loop->backend) < 0)
-        return -1;
-    self->state = LEADS;
-    return 0;
-}
-
 /* Return how long the loop outside can wait, in milliseconds; -1: until something comes. */
 static int
 patience(SocketSet *self)
 {
     UvLoop *loop = self->loop;
     if (self->is_outside_ready || loop->watchers[0] != (void *)loop->watchers)
-        return 0;
-    self->update_time(loop);
-    return self->timeout(loop);
+        return 0; /* it has something to do, or to tell the kernel */
+    uv.update_time(loop);
+    return uv.timeout(loop);
+}
+
+/* Hand over what has come. */
+static void
+hand_over(SocketSet *self, const struct epoll_event *events, int count)
+{
+    PyGILState_STATE state = PyGILState_Ensure();
+    Py_INCREF(self);
+    PyObject *found = handle(self, events, count);
+    if (found != NULL && PyList_GET_SIZE(found) && self->on_found != NULL) {
+        PyObject *result = PyObject_CallOneArg(self->on_found, found);
+        if (result == NULL)
+            PyErr_WriteUnraisable(self->on_found);
+        Py_XDECREF(result);
+    } else if (found == NULL) {
+        PyErr_WriteUnraisable(NULL);
+    }
+    Py_XDECREF(found);
+    Py_DECREF(self);
+    PyGILState_Release(state);
+}
+
+static void
+nothing(void *Py_UNUSED(handle))
+{
+}
+
+/* Before the loop outside waits: wait in its place for the sockets and for itself, and handle what
+   the sockets have, until it has something to do. So a wait is one call of the system. */
+static void
+before_wait(void *handle)
+{
+    Follower *follower = follower_of(handle);
+    struct epoll_event events[MOST_EVENTS];
+    int timeout;
+    uv.idle_stop(follower->busy);
+    if (follower->set == NULL)
+        return;
+    follower->set->is_outside_ready = 0;
+    do {
+        SocketSet *self = follower->set;
+        timeout = patience(self);
+        int count = epoll_wait(self->epoll, events, MOST_EVENTS, timeout);
+        if (count == 1 && !(events[0].data.u64 >> 32))
+            self->is_outside_ready = 1;
+        else if (count > 0)
+            hand_over(self, events, count);
+        if (follower->set == NULL)
+            return; /* it was closed */
+    } while (timeout && !follower->set->is_outside_ready);
+    uv.idle_start(follower->busy, nothing); /* it looks what it has, and does not wait */
+}
+
+static int
+find_libuv(const char *library)
+{
+    static const char *const names[] = {
+        "uv_version",       "uv_backend_fd",    "uv_backend_timeout", "uv_update_time",
+        "uv_handle_size",   "uv_prepare_init",  "uv_prepare_start",   "uv_idle_init",
+        "uv_idle_start",    "uv_idle_stop",     "uv_unref",           "uv_close",
+    };
+    void **places = (void **)&uv, *made = dlopen(library, RTLD_NOW | RTLD_NOLOAD);
+    int is_whole = made != NULL;
+    for (size_t number = 0; is_whole && number < sizeof names / sizeof *names; number++)
+        is_whole = (places[number] = dlsym(made, names[number])) != NULL;
+    if (made != NULL)
+        dlclose(made); /* whoever has loaded it still has it */
+    return is_whole && uv.version() >> 16 == 1;
 }
 
 static PyObject *
-set_wait(SocketSet *self, PyObject *Py_UNUSED(ignored))
+set_follow(SocketSet *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    int timeout = self->loop == NULL || self->state == LOST ? 0 : patience(self);
-    if (!timeout || lead(self) < 0) {
-        self->is_outside_ready = 0;
-        if (follow_again(self) < 0)
-            return NULL;
-        Py_RETURN_NONE;
+    const char *library = count == 3 ? PyUnicode_AsUTF8(arguments[1]) : NULL;
+    if (library == NULL || self->follower != NULL || self->epoll < 0) {
+        PyErr_SetString(PyExc_TypeError, "follow(loop, library, on_found), once");
+        return NULL;
     }
-    struct epoll_event events[MOST_EVENTS];
-    int count, problem;
-    Py_BEGIN_ALLOW_THREADS
-    count = epoll_wait(self->epoll, events, MOST_EVENTS, timeout);
-    problem = errno;
-    Py_END_ALLOW_THREADS
-    if (count < 0 && problem != EINTR) {
-        errno = problem;
+    UvLoop *loop = PyCapsule_GetPointer(arguments[0], NULL);
+    if (loop == NULL)
+        return NULL;
+    if (!find_libuv(library) || loop->backend < 0 || loop->backend != uv.backend(loop))
+        Py_RETURN_FALSE;
+    struct epoll_event wanted;
+    memset(&wanted, 0, sizeof wanted);
+    wanted.events = EPOLLIN;
+    wanted.data.u64 = (uint32_t)loop->backend; /* its generation is 0 */
+    if (epoll_ctl(self->epoll, EPOLL_CTL_ADD, loop->backend, &wanted) < 0)
         return PyErr_SetFromErrno(PyExc_OSError);
+    Follower *follower = PyMem_RawCalloc(1, sizeof(Follower));
+    if (follower != NULL) {
+        follower->before = new_handle(follower, UV_PREPARE);
+        follower->busy = new_handle(follower, UV_IDLE);
     }
-    if (count <= 0)
-        self->is_outside_ready = 1; /* a timer, or a signal */
-    return handle(self, events, count);
+    if (follower == NULL || follower->before == NULL || follower->busy == NULL) {
+        if (follower != NULL) {
+            free_handle(follower->before);
+            free_handle(follower->busy);
+        }
+        PyMem_RawFree(follower);
+        return PyErr_NoMemory();
+    }
+    follower->set = self;
+    self->follower = follower;
+    self->loop = loop;
+    self->on_found = Py_NewRef(arguments[2]);
+    uv.prepare_init(loop, follower->before);
+    uv.idle_init(loop, follower->busy);
+    uv.unref(follower->before); /* they alone do not keep the loop running */
+    uv.unref(follower->busy);
+    uv.prepare_start(follower->before, before_wait);
+    Py_RETURN_TRUE;
 }
 
 static PyMethodDef set_methods[] = {
@@ -548,7 +636,6 @@ static PyMethodDef set_methods[] = {
     {"add_listener", (PyCFunction)(void (*)(void))set_add_listener, METH_FASTCALL, NULL},
     {"remove", (PyCFunction)set_remove, METH_O, NULL},
     {"follow", (PyCFunction)(void (*)(void))set_follow, METH_FASTCALL, NULL},
-    {"wait", (PyCFunction)set_wait, METH_NOARGS, NULL},
     {"gather", (PyCFunction)set_gather, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -13,6 +13,7 @@ import errno
 import os
 import select
 import socket
+from collections.abc import Callable
 
 IS_IN_C = False
 """True in `calls.c`. A server reads its sockets together only then: uvloop is quicker than this."""
@@ -127,20 +128,17 @@ class SocketSet:
             found += (owner, bytes(self._buffer[:size]))
         return found
 
-    def follow(self, _loop: object, _library: str) -> bool:
-        """Make `wait` work, for an event loop of libuv that reads this set; False: it cannot.
+    def follow(
+        self, _loop: object, _library: str, _on_found: Callable[[list[object]], None]
+    ) -> bool:
+        """Wait for an event loop of libuv with the sockets, in its place; False: it cannot be done.
 
-        `loop` is a capsule of its `uv_loop_t`, `library` the file that libuv is in.
+        Each time before the loop would wait, it is waited for here, with the sockets. `on_found`
+        gets what `gather` would return, until the loop has something to do. So each wait is one
+        call of the system and not two. `loop` is a capsule of its `uv_loop_t`, `library` the file
+        that libuv is in.
         """
         return False
-
-    def wait(self) -> list[object] | None:
-        """Wait until a socket is ready, and return what `gather` does.
-
-        None if the event loop has something to do: then it has to go on. Until then it is waited
-        for here, with the sockets, so that each wait is one call of the system and not two.
-        """
-        return None
 
 
 def _accept_some(listener: int) -> list[object] | int:

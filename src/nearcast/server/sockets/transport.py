@@ -27,8 +27,6 @@ from nearcast.server.sockets.calls import SocketSet
 
 _LARGE = 1 << 14  # of a chunk: it is kept as it is; smaller ones are copied together
 _MOST_CHUNKS = 64  # of one call
-_FEWEST_WAITS, _SHARED = 4, 64
-_AGAIN_S = 0.05
 
 
 class SocketProtocol(Protocol):
@@ -344,8 +342,8 @@ class ListeningSocket:
 class SocketLoop:
     """All plain connections of a server, and their part of the event loop.
 
-    While only they have something to do, the server waits for them here, with the event loop as one
-    more descriptor; else the event loop waits for all of them as one descriptor (`_gather`).
+    Where the event loop is uvloop's, it is waited for here, with the sockets; else it waits for all
+    of them as one descriptor.
     """
 
     def __init__(self, turns: LoopBatches) -> None:
@@ -356,17 +354,18 @@ class SocketLoop:
         self._lost: list[tuple[SocketTransport, Exception | None]] = []
         self._is_handling = False
         self._has_accepted = False
-        self._shared = 0  # so many times the event loop waits, before it is waited for here
         self._is_closed = False
-        self._follow()
-        self.loop.add_reader(self.sockets.fileno(), self._gather)
+        self._is_watched = not self._follow()  # by the event loop
+        if self._is_watched:
+            self.loop.add_reader(self.sockets.fileno(), self._gather)
 
-    def _follow(self) -> None:
-        """Learn how to wait for the event loop, where it is uvloop's."""
+    def _follow(self) -> bool:
+        """Wait for the event loop here, if it is uvloop's; return whether it is."""
         uvloop = sys.modules.get("uvloop.loop")
         if uvloop is not None and isinstance(self.loop, uvloop.Loop):
-            library = uvloop.__file__ or ""
-            self.sockets.follow(uvloop.libuv_get_loop_t_ptr(self.loop), library)
+            capsule, library = uvloop.libuv_get_loop_t_ptr(self.loop), uvloop.__file__ or ""
+            return self.sockets.follow(capsule, library, self._handle)
+        return False
 
     def listen(self, listening: socket.socket, acceptor: Acceptor) -> None:
         """Accept the connections of a listening socket that does not block."""
@@ -393,25 +392,7 @@ class SocketLoop:
             raise
 
     def _gather(self) -> None:
-        """Handle all sockets that are ready; then wait here until the event loop is ready.
-
-        It costs two changes of what is waited for, to and fro. So where the event loop has much to
-        do, it waits for all sockets itself.
-        """
         self._handle(self.sockets.gather())
-        if self._shared:
-            self._shared -= 1
-            return
-        waits = 0
-        try:
-            while (found := self.sockets.wait()) is not None:
-                waits += 1
-                self._handle(found)
-        except OSError as problem:  # the event loop cannot be told to wait for the sockets
-            self.turns.node.failures.take("waiting for clients", problem)
-            self.loop.call_later(_AGAIN_S, self._gather)
-        if 0 < waits < _FEWEST_WAITS:
-            self._shared = _SHARED
 
     def _handle(self, found: list[object]) -> None:
         """Handle what was read, and what comes meanwhile, as one batch, and end that."""
@@ -490,7 +471,8 @@ class SocketLoop:
         if self._is_closed:
             return
         self._is_closed = True
-        self.loop.remove_reader(self.sockets.fileno())
+        if self._is_watched:
+            self.loop.remove_reader(self.sockets.fileno())
         for transport in self.transports:
             transport.drop()
         self.transports.clear()
