@@ -12,6 +12,7 @@ from nearcast.mqtt.errors import MalformedPacketError
 MAX_VARIABLE_INTEGER = 268_435_455
 MAX_LENGTH = 65_535
 
+ONE_BYTE: tuple[bytes, ...] = tuple(n.to_bytes(1, "big") for n in range(256))
 # The two bytes of every 16-bit number, built once: every delivery at QoS 1 or 2 looks one up.
 TWO_BYTES: tuple[bytes, ...] = tuple(n.to_bytes(2, "big") for n in range(65_536))
 
@@ -23,7 +24,7 @@ def encode_variable_integer(value: int) -> bytes:
     'c102'
     """
     if 0 <= value < 128:
-        return bytes((value,))
+        return ONE_BYTE[value]
     if not 0 <= value <= MAX_VARIABLE_INTEGER:
         raise LimitError(str(value), where="variable byte integer", expected="0 … 268,435,455")
     encoded = bytearray()

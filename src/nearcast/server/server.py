@@ -16,7 +16,7 @@ from functools import partial
 from ipaddress import ip_network
 from pathlib import Path
 from random import SystemRandom
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nearcast import compiled_core, kernels
 from nearcast.broker import Broker

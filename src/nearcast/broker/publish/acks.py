@@ -23,6 +23,8 @@ from nearcast.mqtt.packets import ProtocolVersion
 from nearcast.mqtt.wire import TWO_BYTES
 
 _QUOTA = int(ReasonCode.QUOTA_EXCEEDED)
+_UNKNOWN = int(ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
+_STARTS = {first: bytes((first, 2)) for first in (0x40, 0x50, 0x62, 0x70)}
 _MOST_RUN = 4_000  # acknowledgements per run: between runs other clients are served
 
 
@@ -64,7 +66,7 @@ class Acks:
             start, end = bytes((first, 3)), bytes((reason,))
             data = b"".join([start + one + end for one in identifiers])
         else:
-            start = bytes((first, 2))
+            start = _STARTS[first]
             data = start + start.join(identifiers)
         state = self._state
         state.send(connection, data)
@@ -125,8 +127,8 @@ class Acks:
             assert isinstance(packet, PublishAnswer)
             take(connection, session, [packet.packet_id], packet.reason)
             return stop
-        if first == 0x40 and stop == len(data):
-            self._take_lone(session, read_packet_id(data, body, stop))
+        if stop == len(data):
+            self._take_lone(connection, session, first, read_packet_id(data, body, stop))
             return stop
         start = data[position:body]
         last = min(len(data) - 4, stop + 4 * _MOST_RUN)
@@ -137,14 +139,33 @@ class Acks:
         take(connection, session, numbers, 0)
         return stop
 
-    def _take_lone(self, session: Session, number: int) -> None:
-        """Complete one QoS 1 delivery: a read of one PUBACK."""
+    def _take_lone(self, connection: Connection, session: Session, first: int, number: int) -> None:
+        """Handle one acknowledgement: what most reads of a fleet are."""
         self._state.counters.others_received += 1
-        if number in session.exact:
-            raise _puback_for_qos_2()
-        self._delivery.settle_lone(session, number)
-        if session.has_more:
-            self._delivery.pump(session)
+        delivery = self._delivery
+        if first == 0x50:
+            is_known = delivery.record_lone(session, number)
+            self._answer_lone(connection, 0x62, number, is_known=is_known)
+        elif first == 0x62:
+            is_known = number in session.incoming
+            if is_known:
+                self.forget_incoming(session, [number])
+            self._answer_lone(connection, 0x70, number, is_known=is_known)
+        else:
+            if first == 0x70:
+                delivery.complete_lone(session, number)
+            elif number in session.exact:
+                raise _puback_for_qos_2()
+            else:
+                delivery.settle_lone(session, number)
+            if session.has_more:
+                delivery.pump(session)
+
+    def _answer_lone(
+        self, connection: Connection, first: int, number: int, *, is_known: bool
+    ) -> None:
+        reason = 0 if is_known else _UNKNOWN
+        self.answer_all(connection, first, [TWO_BYTES[number]], reason)
 
     def _take_pubacks(
         self, _connection: Connection, session: Session, numbers: list[int], _reason: int
@@ -202,11 +223,10 @@ class Acks:
         self, connection: Connection, first: int, numbers: list[int], known: list[bytes]
     ) -> None:
         """Answer the identifiers that are not in use with Packet Identifier Not Found."""
-        reason = int(ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
         answered = set(known)
         unknown = [TWO_BYTES[one] for one in numbers if TWO_BYTES[one] not in answered]
         if unknown:
-            self.answer_all(connection, first, unknown, reason)
+            self.answer_all(connection, first, unknown, _UNKNOWN)
 
 
 def read_packet_id(data: bytes, at: int, stop: int) -> int:

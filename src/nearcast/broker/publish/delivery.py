@@ -158,15 +158,17 @@ class Delivery(SessionQueues):
             self.spread_groups(route, messages, retain=retain)
 
     def spread_lone(self, route: Route, message: Message, publisher: Session | None) -> None:
-        """Deliver one QoS 1 message without flags to all receivers of a route."""
+        """Deliver one QoS 1 or 2 message without flags to all receivers of a route."""
         if route.special or route.shared:
             self.spread(route, [message], publisher, retain=False)
             return
+        most = message.head.qos
         for session, limit in route.plain:
-            if not limit:
+            qos = min(most, limit)
+            if not qos:
                 self._send_qos_0(session, [message])
-            elif not self.send_lone(session, message):
-                self.hand_over(session, [message], 1)
+            elif not self.send_lone(session, message, qos):
+                self.hand_over(session, [message], qos)
 
     def spread_plain(self, route: Route, messages: list[Message], *, retain: bool) -> None:
         """Deliver to the receivers without options that change the packet."""

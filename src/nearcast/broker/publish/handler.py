@@ -235,17 +235,13 @@ class PublishHandler:
             is_guarded and not self._is_permitted(connection, route, topic)
         ):
             return self.publish_one(connection, data, position, body, stop)
-        if stop == len(data) and data[position] == 0x32 and self._state.log is None:
+        if stop == len(data) and self._state.log is None:
             counters = self._state.counters
             counters.publish_received += 1
             counters.publish_bytes_received += stop - position
-            self._take_lone(
-                connection,
-                route,
-                topic,
-                data[payload_at + has_properties : stop],
-                data[topic_end:payload_at],
-            )
+            payload = data[payload_at + has_properties : stop]
+            lone = MessageHead(topic, len(payload), data[position] >> 1 & 3)
+            self._take_lone(connection, route, lone, payload, data[topic_end:payload_at])
             return stop
         size, start = stop - position, position
         head = data[position:topic_end]
@@ -272,20 +268,31 @@ class PublishHandler:
         return stop
 
     def _take_lone(
-        self, connection: Connection, route: Route, topic: bytes, payload: bytes, identifier: bytes
+        self,
+        connection: Connection,
+        route: Route,
+        head: MessageHead,
+        payload: bytes,
+        identifier: bytes,
     ) -> None:
-        """Deliver and acknowledge a read of one QoS 1 packet: what most reads of a fleet are."""
-        if identifier == b"\0\0":
+        """Deliver and acknowledge a read of one QoS 1 or 2 packet: what most reads are."""
+        session, qos = connection.session, head.qos
+        assert session is not None
+        number = identifier[0] << 8 | identifier[1]
+        if not number:
             raise zero_identifier()
-        reason = _EMPTY
-        if not route.is_empty:
-            message = Message(MessageHead(topic, len(payload), 1), payload)
-            self._delivery.spread_lone(route, message, connection.session)
-            reason = _QUOTA if message.was_refused else 0
-        if reason and connection.version >= 5:
-            self._answers.answer_all(connection, 0x40, [identifier], reason)
-        else:
-            self._state.send(connection, b"\x40\x02" + identifier)
+        reason = 0
+        if qos == 1 or number not in session.incoming:
+            if qos == 2:
+                self._answers.remember_incoming(connection, session, [number])
+            reason = _EMPTY
+            if not route.is_empty:
+                message = Message(head, payload)
+                self._delivery.spread_lone(route, message, session)
+                reason = _QUOTA if message.was_refused else 0
+        if reason == _QUOTA and qos == 2 and connection.version >= 5:  # [MQTT-4.3.3-9]
+            self._answers.forget_incoming(session, [number])
+        self._answers.answer_all(connection, 0x30 + 0x10 * qos, [identifier], reason)
 
     def _take_qos_1(
         self,

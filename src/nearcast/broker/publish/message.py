@@ -6,7 +6,7 @@ caches its encodings. A `Message` adds the payload. No object is created per del
 
 from __future__ import annotations
 
-from nearcast.mqtt.wire import TWO_BYTES, encode_variable_integer
+from nearcast.mqtt.wire import ONE_BYTE, TWO_BYTES, encode_variable_integer
 
 OVERHEAD_BYTES = 120  # the Python objects of a message, counted in the quotas
 
@@ -17,7 +17,17 @@ class MessageHead:
     `size` is that of each of its messages for the quotas.
     """
 
-    __slots__ = ("_forms", "payload_size", "properties", "qos", "retain", "size", "topic")
+    __slots__ = (
+        "_form",
+        "_forms",
+        "_key",
+        "payload_size",
+        "properties",
+        "qos",
+        "retain",
+        "size",
+        "topic",
+    )
 
     def __init__(
         self,
@@ -33,13 +43,24 @@ class MessageHead:
         self.properties = properties
         self.retain = retain
         self.size = payload_size + len(topic) + len(properties) + OVERHEAD_BYTES
-        self._forms: dict[tuple[int, int], tuple[bytes, bytes]] = {}
+        # Most messages go out in one form: only further ones need a dictionary.
+        self._key = -1
+        self._form: tuple[bytes, bytes] = (b"", b"")
+        self._forms: dict[int, tuple[bytes, bytes]] | None = None
 
     def form(self, version: int, qos: int) -> tuple[bytes, bytes]:
         """Return the bytes before and behind the packet identifier, up to the payload."""
-        form = self._forms.get((version, qos))
+        key = version << 2 | qos
+        if key == self._key:
+            return self._form
+        if self._key < 0:
+            self._key, self._form = key, self._make_form(version, qos)
+            return self._form
+        if self._forms is None:
+            self._forms = {}
+        form = self._forms.get(key)
         if form is None:
-            form = self._forms[version, qos] = self._make_form(version, qos)
+            form = self._forms[key] = self._make_form(version, qos)
         return form
 
     def _make_form(self, version: int, qos: int) -> tuple[bytes, bytes]:
@@ -49,7 +70,7 @@ class MessageHead:
         packet_id_size = 2 if qos else 0
         length = len(self.topic) + packet_id_size + len(middle) + self.payload_size
         first = 0x30 | qos << 1 | self.retain
-        return bytes((first,)) + encode_variable_integer(length) + self.topic, middle
+        return ONE_BYTE[first] + encode_variable_integer(length) + self.topic, middle
 
     def variant(
         self, *, retain: bool, identifiers: tuple[int, ...] = (), extra: bytes = b""

@@ -59,8 +59,8 @@ class SessionQueues:
         except Exception as error:  # noqa: BLE001 - of one receiver: the others get theirs
             self._state.failures.take("delivering at QoS 1 or 2", error)
 
-    def send_lone(self, session: Session, message: Message) -> bool:
-        """Send one new message at QoS 1, if nothing is in its way; return whether it was sent."""
+    def send_lone(self, session: Session, message: Message, qos: int) -> bool:
+        """Send one new message at QoS 1 or 2, if nothing is in its way; return whether it was."""
         link = session.link
         size = message.head.size
         number = session.last_packet_id % 65_535 + 1
@@ -72,18 +72,20 @@ class SessionQueues:
             or session.queue
             or session.resends
             or number in session.in_flight
-            or session.released
-            or len(session.in_flight) >= session.window
+            or number in session.released
+            or len(session.in_flight) + len(session.released) >= session.window
             or not self._has_room(session, size)
         ):
             return False
         session.last_packet_id = number
         session.in_flight[number] = message
+        if qos == 2:
+            session.exact.add(number)
         session.held_bytes += size
         if not message.holder_count:
             self._state.held_bytes += size
         message.holder_count += 1
-        before, middle = message.head.form(session.version, 1)
+        before, middle = message.head.form(session.version, qos)
         payload = message.payload
         if len(payload) >= _LARGE and link.descriptor >= 0:  # it is sent from where it is
             self._count_and_append(link, b"".join((before, TWO_BYTES[number], middle)), 0)
@@ -381,6 +383,25 @@ class SessionQueues:
         exact.difference_update(fresh)
         self._let_go_all(session, [in_flight.pop(number) for number in fresh])
         return [number for number in numbers if number in released]
+
+    def record_lone(self, session: Session, number: int) -> bool:
+        """Handle one PUBREC as `record` does; return whether its identifier is in use."""
+        if number in session.exact:
+            if session.is_durable:  # first: it may raise
+                self._state.journal.recorded(session.number, [number])
+            session.released[number] = None
+            session.exact.discard(number)
+            message = session.in_flight[number]
+            del session.in_flight[number]
+            self._let_go(session, message)
+        return number in session.released
+
+    def complete_lone(self, session: Session, number: int) -> None:
+        """Handle one PUBCOMP as `complete` does."""
+        if number in session.released:
+            if session.is_durable:  # first: it may raise
+                self._state.journal.settled(session.number, [number])
+            del session.released[number]
 
     def complete(self, session: Session, numbers: Iterable[int]) -> None:
         """Handle PUBCOMPs: free the identifiers; others are ignored."""

@@ -123,7 +123,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._alarm is not None:
             self._alarm.cancel()
         self._site.forget(self)
-        self._transport.set_protocol(socket)
+        self._transport.set_protocol(socket)  # type: ignore[arg-type]  # it has all that one has
         socket.connection_made(self._transport)
         socket.data_received(first)
         return False

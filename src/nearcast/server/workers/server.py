@@ -14,6 +14,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from random import SystemRandom
+from typing import Any
 
 from nearcast.cluster.workers.worker_cluster import WorkerCluster
 from nearcast.config import Configuration
