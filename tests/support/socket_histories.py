@@ -21,19 +21,23 @@ class SocketHistory:
         self.ours: dict[str, socket.socket] = {}
         self.theirs: dict[str, socket.socket] = {}
         self.told: list[Any] = []
+        self.door = socket.create_server(("127.0.0.1", 0), backlog=100)
+        self.door.setblocking(False)
+        self.set.add_listener(self.door.fileno(), "door")
+        self.callers: list[socket.socket] = []
 
     def run(self, steps: int) -> list[Any]:
         """Take so many steps; return all results and all that the other ends got."""
         actions = [self.add, self.send, self.send, self.gather, self.gather, self.watch]
         actions += [self.scatter, self.scatter, self.read, self.read, self.close_theirs]
-        actions += [self.remove, self.mistake, self.close_under_it]
+        actions += [self.remove, self.mistake, self.close_under_it, self.knock]
         try:
             for _ in range(steps):
                 self.random.choice(actions)()
             self.gather()
         finally:
             self.set.close()
-            for one in [*self.ours.values(), *self.theirs.values()]:
+            for one in [*self.ours.values(), *self.theirs.values(), *self.callers, self.door]:
                 one.close()
         return self.told
 
@@ -73,9 +77,26 @@ class SocketHistory:
             else:
                 self.told.append(("read", name, got))
 
+    def knock(self) -> None:
+        """Connect some clients, fewer than the kernel lets wait."""
+        waiting = 1 if self.random.random() < 0.9 else 40
+        if len(self.callers) < 60:
+            address = self.door.getsockname()
+            self.callers += [socket.create_connection(address) for _ in range(waiting)]
+
+    def _answer_door(self, what: Any) -> Any:
+        """Close the connections that were accepted, and return their callers' places."""
+        if not isinstance(what, list):
+            return what
+        names = [one.getsockname() for one in self.callers]
+        for descriptor in what[::2]:
+            os.close(descriptor)
+        return [names.index(address) for address in what[1::2]]
+
     def gather(self) -> None:
         found = self.set.gather()
         pairs = list(zip(found[::2], found[1::2], strict=True))
+        pairs = [(who, self._answer_door(what) if who == "door" else what) for who, what in pairs]
         self.told.append(("gathered", sorted(pairs, key=lambda pair: pair[0])))
 
     def watch(self) -> None:
@@ -120,7 +141,7 @@ class SocketHistory:
             ours = self.ours.pop(name)
             number = ours.fileno()
             ours.close()
-            self.set.gather()
+            self.gather()
             self.set.remove(number)
 
     def mistake(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from nearcast.broker.backlog import Backlog
 from nearcast.broker.publish.acks import Acks
 from nearcast.broker.publish.handler import PublishHandler
+from nearcast.broker.publish.large import LARGE, join_large
 from nearcast.broker.session.admission import Admission, merge_pieces
 from nearcast.broker.session.connect import ConnectHandler
 from nearcast.broker.session.connection import Connection
@@ -115,9 +116,35 @@ class PacketDispatch:
                 if connection.session is None:
                     self._hold(connection)
                 return
-            data = b"".join(connection.pending)
-            connection.pending = []
+            pieces, connection.pending = connection.pending, []
+            if connection.pending_bytes == connection.wanted_bytes >= LARGE and self._take_large(
+                connection, pieces
+            ):
+                return
+            data = b"".join(pieces)
         self.take_in(connection, data)
+
+    def _take_large(self, connection: Connection, pieces: list[bytes | bytearray]) -> bool:
+        """Handle one large packet that came in pieces, if it is a plain PUBLISH at QoS 1 or 2."""
+        intake, first = self._intake, pieces[0][0] if pieces[0] else 0
+        is_plain = first in {0x32, 0x34} and self._handlers[first] == intake.qos_1_2_run
+        if not is_plain or connection.session is None or connection.is_peer:
+            return False
+        counters = self.state.counters
+        try:
+            found = join_large(self.state, connection, pieces)
+            if found is None:
+                return False
+            counters.publish_received += 1
+            counters.publish_bytes_received += connection.pending_bytes
+            intake.take_lone(connection, *found)
+        except MqttProtocolError as error:
+            self.refuse(connection, error)
+        except Exception as mistake:  # noqa: BLE001 - of ours
+            self.fail(connection, "taking a large packet of a client", mistake)
+        connection.wanted_bytes = 2
+        connection.last_seen_ms = self.state.now_ms
+        return True
 
     def take_in(self, connection: Connection, data: bytes) -> None:
         """Process the whole packets among the bytes and keep the rest in `pending`."""

@@ -241,7 +241,7 @@ class PublishHandler:
             counters.publish_bytes_received += stop - position
             payload = data[payload_at + has_properties : stop]
             lone = MessageHead(topic, len(payload), data[position] >> 1 & 3)
-            self._take_lone(connection, route, lone, payload, data[topic_end:payload_at])
+            self.take_lone(connection, route, lone, payload, data[topic_end:payload_at])
             return stop
         size, start = stop - position, position
         head = data[position:topic_end]
@@ -267,7 +267,7 @@ class PublishHandler:
             self._take_qos_2(connection, route, topic, payloads, identifiers)
         return stop
 
-    def _take_lone(
+    def take_lone(
         self,
         connection: Connection,
         route: Route,
