@@ -79,10 +79,11 @@ async def until(condition: Callable[[], bool], pause_s: float = 0.001) -> None:
 def test_what_comes_later_is_read_while_the_event_loop_has_nothing_to_do(in_c: Any) -> None:
     async def story(waiting: Waiting) -> None:
         assert waiting.follows
-        for number in range(1, 6):
-            waiting.send_later(b"%d" % number, number * 0.05)
-        await asyncio.sleep(0.5)
-        assert waiting.got == b"12345"
+        whole = asyncio.Event()
+        waiting.on_read = lambda: len(waiting.got) == 5 and whole.set()
+        for number in range(5):  # in threads, in any order
+            waiting.send_later(b"x", number * 0.05)
+        await whole.wait()
 
     run(in_c, story)
 
@@ -99,8 +100,8 @@ def test_timers_are_in_time_whether_set_before_or_meanwhile(in_c: Any) -> None:
         waiting.on_read = lambda: waiting.loop.call_later(0.1, note)
         waiting.theirs.send(b"x")
         await until(lambda: len(times) == 2, LONG_S / 20)
-        assert 0.09 <= times[0] < 0.25
-        assert 0.29 <= times[1] < 0.5
+        assert 0.09 <= times[0] < 0.3 <= times[1] + 0.01
+        assert times[1] < LONG_S
 
     run(in_c, story)
 
