@@ -6,15 +6,17 @@ behind it. Reading past the stop is a malformed packet. All run in O(length read
 
 from __future__ import annotations
 
+from typing import Final
+
 from nearcast.model.errors import LimitError
 from nearcast.mqtt.errors import MalformedPacketError
 
-MAX_VARIABLE_INTEGER = 268_435_455
-MAX_LENGTH = 65_535
+MAX_VARIABLE_INTEGER: Final = 268_435_455
+MAX_LENGTH: Final = 65_535
 
-ONE_BYTE: tuple[bytes, ...] = tuple(n.to_bytes(1, "big") for n in range(256))
+ONE_BYTE: Final[tuple[bytes, ...]] = tuple(n.to_bytes(1, "big") for n in range(256))
 # The two bytes of every 16-bit number, built once: every delivery at QoS 1 or 2 looks one up.
-TWO_BYTES: tuple[bytes, ...] = tuple(n.to_bytes(2, "big") for n in range(65_536))
+TWO_BYTES: Final[tuple[bytes, ...]] = tuple(n.to_bytes(2, "big") for n in range(65_536))
 
 
 def encode_variable_integer(value: int) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from time import monotonic, time
 
 
 class Clock:
@@ -11,8 +11,8 @@ class Clock:
     __slots__ = ("_offset_s",)
 
     def __init__(self) -> None:
-        self._offset_s = time.time() - time.monotonic()
+        self._offset_s = time() - monotonic()
 
     def now_ms(self) -> int:
         """Return the current time."""
-        return int((time.monotonic() + self._offset_s) * 1000)
+        return int((monotonic() + self._offset_s) * 1000)

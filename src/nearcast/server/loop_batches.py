@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nearcast.broker import Broker, Connection, LoginVerdict
 from nearcast.broker.slices import Work
@@ -33,16 +33,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("nearcast.server")
 
-_MOST_READS = 256  # per batch: with thousands of clients the first need not wait for the last
-_CROWD_READS = 8
-_CROWD_BYTES = 1 << 16
-_CROWD_DELAYS = 8
+_MOST_READS: Final = (
+    256  # per batch: with thousands of clients the first need not wait for the last
+)
+_CROWD_READS: Final = 8
+_CROWD_BYTES: Final = 1 << 16
+_CROWD_DELAYS: Final = 8
 _CROWD_S = 0.004  # and no longer: what was read first waits for its answer
 _COMPACTION_PAUSE_MS = 30_000  # after a failed compaction
 _SLICE_S = 0.004  # of work for one connection, then others are served
 _BULK_S = 0.008  # per loop iteration, for all large reads and for the backlog
-_BULK_BYTES = 1 << 11  # of larger reads: less is handled in any case
-_SMALL_READ = 256  # is handled in any case: others wait for it a fraction of a millisecond
+_BULK_BYTES: Final = 1 << 11  # of larger reads: less is handled in any case
+_SMALL_READ: Final = 256  # is handled in any case: others wait for it a fraction of a millisecond
 
 
 class LoopBatches:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from nearcast.broker.publish.delivery import Delivery
 from nearcast.broker.session.connection import Connection
@@ -22,10 +22,10 @@ from nearcast.mqtt.errors import MalformedPacketError
 from nearcast.mqtt.packets import ProtocolVersion
 from nearcast.mqtt.wire import TWO_BYTES
 
-_QUOTA = int(ReasonCode.QUOTA_EXCEEDED)
-_UNKNOWN = int(ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
-_STARTS = {first: bytes((first, 2)) for first in (0x40, 0x50, 0x62, 0x70)}
-_MOST_RUN = 4_000  # acknowledgements per run: between runs other clients are served
+_QUOTA: Final = int(ReasonCode.QUOTA_EXCEEDED)
+_UNKNOWN: Final = int(ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
+_STARTS: Final = {first: bytes((first, 2)) for first in (0x40, 0x50, 0x62, 0x70)}
+_MOST_RUN: Final = 4_000  # acknowledgements per run: between runs other clients are served
 
 
 class PublishOutcome(NamedTuple):

@@ -10,7 +10,7 @@ Read next: `routes.py`, then `delivery.py`; `../content/publish.py` for topics o
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from nearcast.broker.content.fast_path import ContentFastPath
 from nearcast.broker.content.positions import Positions
@@ -33,11 +33,11 @@ from nearcast.mqtt import ReasonCode
 from nearcast.mqtt.errors import MalformedPacketError
 from nearcast.mqtt.wire import TWO_BYTES
 
-_NOTHING = PublishProperties()
-_EMPTY = int(ReasonCode.NO_MATCHING_SUBSCRIBERS)
-_QUOTA = int(ReasonCode.QUOTA_EXCEEDED)
-_FORBIDDEN = int(ReasonCode.NOT_AUTHORIZED)
-_MOST_RUN = 8_000  # about as many deliveries per run: between runs other clients are served
+_NOTHING: Final = PublishProperties()
+_EMPTY: Final = int(ReasonCode.NO_MATCHING_SUBSCRIBERS)
+_QUOTA: Final = int(ReasonCode.QUOTA_EXCEEDED)
+_FORBIDDEN: Final = int(ReasonCode.NOT_AUTHORIZED)
+_MOST_RUN: Final = 8_000  # about as many deliveries per run: between runs other clients are served
 
 
 class PublishHandler:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from nearcast.broker.publish.message import MessageHead
 from nearcast.broker.publish.routes import Route
@@ -11,7 +11,7 @@ from nearcast.broker.session.connection import Connection
 from nearcast.broker.state import BrokerState
 from nearcast.mqtt.framing import long_length
 
-LARGE = 1 << 16
+LARGE: Final = 1 << 16
 """Smaller packets take the way of all others."""
 
 

@@ -6,9 +6,11 @@ caches its encodings. A `Message` adds the payload. No object is created per del
 
 from __future__ import annotations
 
+from typing import Final
+
 from nearcast.mqtt.wire import ONE_BYTE, TWO_BYTES, encode_variable_integer
 
-OVERHEAD_BYTES = 120  # the Python objects of a message, counted in the quotas
+OVERHEAD_BYTES: Final = 120  # the Python objects of a message, counted in the quotas
 
 
 class MessageHead:

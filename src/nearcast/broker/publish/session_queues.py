@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable
+from typing import Final
 
 from nearcast.broker import event_log_hooks
 from nearcast.broker.publish.message import Message, MessageHead
@@ -19,8 +20,8 @@ from nearcast.broker.slices import Work
 from nearcast.broker.state import BrokerState
 from nearcast.mqtt.wire import TWO_BYTES
 
-_LARGE = 1 << 12  # of a payload: to copy it costs more than to send it apart
-_NO_MORE = Message(MessageHead(b"\0\0", 0, 0), b"")
+_LARGE: Final = 1 << 12  # of a payload: to copy it costs more than to send it apart
+_NO_MORE: Final = Message(MessageHead(b"\0\0", 0, 0), b"")
 
 
 class SessionQueues:

@@ -6,7 +6,7 @@ Read next: `session.py` (the state that outlives a connection).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nearcast.broker.publish.message import aliased
 from nearcast.broker.slices import Work
@@ -55,7 +55,7 @@ class Relay(Protocol):
         """Report that the client has disconnected."""
 
 
-AS_IT_IS = b"\xf0"
+AS_IT_IS: Final = b"\xf0"
 """Precedes MQTT 3.1.1 packets in the outbox of a peer; no other packet to a peer begins so."""
 
 

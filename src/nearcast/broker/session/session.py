@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nearcast.broker.publish.message import Message
 from nearcast.broker.timers import Timer
@@ -17,13 +17,13 @@ from nearcast.model import Subscription as Selection
 if TYPE_CHECKING:
     from nearcast.broker.session.connection import Connection
 
-PEER_PREFIX = "$node/"
+PEER_PREFIX: Final = "$node/"
 """The client identifiers of peers begin with this; the broker refuses it in a CONNECT."""
-BRIDGE_PREFIX = "$bridge/"
+BRIDGE_PREFIX: Final = "$bridge/"
 """The client identifiers of bridges begin with this; the broker refuses it in a CONNECT, too."""
-FEED = "#feed"
+FEED: Final = "#feed"
 """The name of the change feed's session among those of peers; no node may have it."""
-RETAINED = 0x10  # flag of a queue entry: a retained message for a new subscription
+RETAINED: Final = 0x10  # flag of a queue entry: a retained message for a new subscription
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from mypy_extensions import mypyc_attr
 
@@ -16,9 +16,9 @@ from nearcast.server.listeners.message_rates import RatedReads
 from nearcast.server.loop_batches import LoopBatches
 from nearcast.server.sockets.transport import SocketTransport
 
-HIGH_WATER_BYTES = 1 << 20
+HIGH_WATER_BYTES: Final = 1 << 20
 """Above this write buffer the client counts as slow, and its deliveries wait."""
-CLOSING_S = 5.0
+CLOSING_S: Final = 5.0
 """How long a client has to close its side after the broker closed its own."""
 
 
@@ -220,7 +220,7 @@ class LostWire:
         """Do nothing: there is nothing to read."""
 
 
-LOST = LostWire()
+LOST: Final = LostWire()
 
 
 def ignore_bytes(_data: bytes) -> None:

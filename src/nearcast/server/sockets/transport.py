@@ -19,14 +19,14 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from nearcast.broker import Connection
 from nearcast.server.loop_batches import LoopBatches
 from nearcast.server.sockets.calls import SocketSet
 
-_LARGE = 1 << 14  # of a chunk: it is kept as it is; smaller ones are copied together
-_MOST_CHUNKS = 64  # of one call
+_LARGE: Final = 1 << 14  # of a chunk: it is kept as it is; smaller ones are copied together
+_MOST_CHUNKS: Final = 64  # of one call
 
 
 class SocketProtocol(Protocol):
