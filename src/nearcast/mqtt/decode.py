@@ -8,6 +8,7 @@ test compares them).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from nearcast.mqtt import wire
 from nearcast.mqtt.errors import MalformedPacketError, MqttProtocolError
@@ -40,6 +41,7 @@ from nearcast.mqtt.reasons import DISCONNECT_REASONS, ReasonCode
 from nearcast.mqtt.topics import check_topic_name
 
 V5 = ProtocolVersion.V5
+_KINDS: Final = tuple(PacketType)
 
 
 def decode_packet(first: int, body: bytes, version: ProtocolVersion = V5) -> Packet:
@@ -48,7 +50,7 @@ def decode_packet(first: int, body: bytes, version: ProtocolVersion = V5) -> Pac
     CONNECT has its own version; for all others `version` decides. Raises `MqttProtocolError` and
     nothing else. O(len(body)).
     """
-    kind = PacketType(first >> 4)
+    kind = _KINDS[first >> 4]
     if kind is PacketType.PUBLISH:
         return _decode_publish(first, body, version)
     if first & 0x0F != _FLAGS.get(kind, 0):  # [MQTT-2.1.3-1]
@@ -124,7 +126,7 @@ def _read_version(body: bytes) -> tuple[ProtocolVersion, int]:
             where="CONNECT",
             expected="MQTT level 4 or 5",
         )
-    return ProtocolVersion(level), position
+    return V5 if level == 5 else ProtocolVersion.V311, position
 
 
 def _check_connect_flags(flags: int, version: int) -> None:

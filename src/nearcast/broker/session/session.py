@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Final
 
 from nearcast.broker.publish.message import Message
@@ -109,7 +109,7 @@ class WillMessage:
     expiry_s: int
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False, repr=False, init=False)
 class Session:
     """Subscriptions, messages in flight in both directions, and queued messages."""
 
@@ -119,64 +119,101 @@ class Session:
     # Written once, where a session begins: `connect.py`, `peers/sessions.py`, `replay.py`.
     client_id: str  # unique among the sessions of a node
     number: int  # its name in the journal
-    is_peer: bool = False  # it is a `PeerSession`
+    is_peer: bool  # it is a `PeerSession`
 
     # Written by `connect.py` at every CONNECT, by `peers/sessions.py` when a peer is attached;
     # `user_name` and `rules` by `../rechecks.py` as well.
-    user_name: str | None = None  # the proven name of its owner
-    rules: int = 0  # the rules that it was checked under last, as `BrokerState.rules` counts them
-    came_ms: int = 0  # when its client connected last; 0: unknown
-    is_onlooker: bool = False  # an operator's page: no `$top` chooses it, it is in no share group
-    version: int = 4  # the protocol level of the last connection
-    was_plain: bool = True  # `is_plain` of the last connection; True if there was none
-    window: int = 65_535  # Receive Maximum of the client, within our own limit
-    expiry_s: int = 0  # session expiry interval, also from DISCONNECT; 0: ends with its link
-    is_durable: bool = False  # it is journaled; False again once it ends (`lifecycle.py`)
+    user_name: str | None  # the proven name of its owner
+    rules: int  # the rules that it was checked under last, as `BrokerState.rules` counts them
+    came_ms: int  # when its client connected last; 0: unknown
+    is_onlooker: bool  # an operator's page: no `$top` chooses it, it is in no share group
+    version: int  # the protocol level of the last connection
+    was_plain: bool  # `is_plain` of the last connection; True if there was none
+    window: int  # Receive Maximum of the client, within our own limit
+    expiry_s: int  # session expiry interval, also from DISCONNECT; 0: ends with its link
+    is_durable: bool  # it is journaled; False again once it ends (`lifecycle.py`)
 
     # Written by `connect.py` and `peers/sessions.py`; back to None by `lifecycle.py`, `detach`.
-    link: Connection | None = None  # its connection; None while it has none
+    link: Connection | None  # its connection; None while it has none
 
     # Written by `subscribe/handler.py`, of a peer by `peers/sessions.py`; emptied at the end.
-    subscriptions: dict[str, SessionSubscription] = field(default_factory=dict)  # by `text`
+    subscriptions: dict[str, SessionSubscription]  # by `text`
     # By subscription: retained messages still to be sent (None: a step that found nothing);
     # `publish/session_queues.py` takes them.
-    copies: dict[str, Iterator[Message | None]] = field(default_factory=dict)
+    copies: dict[str, Iterator[Message | None]]
 
     # Written by `publish/session_queues.py` for every message at QoS 1 or 2, and every ack.
     # Sent and not acknowledged, in the order sent.
-    in_flight: dict[int, Message] = field(default_factory=dict)
-    exact: set[int] = field(default_factory=set)  # the identifiers in `in_flight` that are QoS 2
-    released: dict[int, None] = field(default_factory=dict)  # PUBREC received, PUBCOMP not yet
+    in_flight: dict[int, Message]
+    exact: set[int]  # the identifiers in `in_flight` that are QoS 2
+    released: dict[int, None]  # PUBREC received, PUBCOMP not yet
     # Of both, still to be resent to a client that is back, the first last: a deque is ten times
     # as large, and most sessions resend nothing.
-    resends: list[int] = field(default_factory=list)
-    queue: deque[tuple[Message, int]] = field(default_factory=deque)  # message, QoS with flags
-    held_bytes: int = 0  # the size of `queue` and `in_flight`
-    last_packet_id: int = 0  # the identifier used last
-    is_pumped: bool = False  # its queue is being sent, now or in a later slice
+    resends: list[int]
+    queue: deque[tuple[Message, int]]  # message, QoS with flags
+    held_bytes: int  # the size of `queue` and `in_flight`
+    last_packet_id: int  # the identifier used last
+    is_pumped: bool  # its queue is being sent, now or in a later slice
 
     # Written by `publish/acks.py`: on a QoS 2 PUBLISH of the client, and on its PUBREL.
     # QoS 2 identifiers that the client has yet to release.
-    incoming: set[int] = field(default_factory=set)
+    incoming: set[int]
 
     # Written by `publish/delivery.py` for every message of a space that it gets at QoS 0.
-    last_appended: int = 0  # the number of the last one: a client with two matches gets one
+    last_appended: int  # the number of the last one: a client with two matches gets one
 
     # Written by `lifecycle.py` when the connection ends and when timers run; the will and its
     # end by `connect.py` as well.
-    ends_at_ms: int = 0  # when it expires; 0 while connected
-    will: WillMessage | None = None  # published unless the client disconnects in time
-    will_at_ms: int = 0  # when the will is due; 0 while connected or without a will
-    expiry_timer: Timer | None = None  # fires at `ends_at_ms`
-    will_timer: Timer | None = None  # fires at `will_at_ms`
-    is_over: bool = False  # it has ended; its subscriptions are being removed
+    ends_at_ms: int  # when it expires; 0 while connected
+    will: WillMessage | None  # published unless the client disconnects in time
+    will_at_ms: int  # when the will is due; 0 while connected or without a will
+    expiry_timer: Timer | None  # fires at `ends_at_ms`
+    will_timer: Timer | None  # fires at `will_at_ms`
+    is_over: bool  # it has ended; its subscriptions are being removed
 
     # Written by `content/positions.py` and `content/subscriptions.py`: on each new position,
     # `moving` on SUBSCRIBE and UNSUBSCRIBE.
-    position: tuple[float, float] | None = None  # longitude, latitude
-    position_kept_ms: int = 0  # when `position` was journaled last
+    position: tuple[float, float] | None  # longitude, latitude
+    position_kept_ms: int  # when `position` was journaled last
     # `$near`: they move with `position`.
-    moving: dict[int, SessionSubscription] = field(default_factory=dict)
+    moving: dict[int, SessionSubscription]
+
+    def __init__(self, client_id: str, number: int) -> None:
+        # Written out: compiled, this is many times faster than what `dataclass` makes.
+        self.client_id = client_id
+        self.number = number
+        self.is_peer = False
+        self.user_name = None
+        self.rules = 0
+        self.came_ms = 0
+        self.is_onlooker = False
+        self.version = 4
+        self.was_plain = True
+        self.window = 65_535
+        self.expiry_s = 0
+        self.is_durable = False
+        self.link = None
+        self.subscriptions = {}
+        self.copies = {}
+        self.in_flight = {}
+        self.exact = set()
+        self.released = {}
+        self.resends = []
+        self.queue = deque()
+        self.held_bytes = 0
+        self.last_packet_id = 0
+        self.is_pumped = False
+        self.incoming = set()
+        self.last_appended = 0
+        self.ends_at_ms = 0
+        self.will = None
+        self.will_at_ms = 0
+        self.expiry_timer = None
+        self.will_timer = None
+        self.is_over = False
+        self.position = None
+        self.position_kept_ms = 0
+        self.moving = {}
 
     @property
     def owner(self) -> str | None:
