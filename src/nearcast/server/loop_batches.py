@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("nearcast.server")
 
-_MOST_READS: Final = (
-    256  # per batch: with thousands of clients the first need not wait for the last
-)
+_MOST_READS: Final = 256  # per batch: of thousands of clients the first need not wait so long
 _CROWD_READS: Final = 8
 _CROWD_BYTES: Final = 1 << 16
 _CROWD_DELAYS: Final = 8
@@ -147,10 +145,7 @@ class LoopBatches:
         self._is_gathering = True
 
     def end_reads(self) -> bool:
-        """End that batch, or leave its end to one that is scheduled.
-
-        Returns whether it is a crowd's: then it goes on, and the caller reads all sockets again.
-        """
+        """End that batch, now or with those behind it; True: a crowd's goes on with more reads."""
         if self._is_scheduled:
             self._is_gathering = False
             return False
@@ -270,12 +265,14 @@ class LoopBatches:
 
         Many small reads mean many small writes; a write costs more than a read.
         """
-        if (
-            self._reads - self._reads_seen < _CROWD_READS
-            or self._counters.bytes_received - self._bytes_before >= _CROWD_BYTES
-            or self._delays >= _CROWD_DELAYS
-            or not self._may_delay()
-        ):
+        is_small = self._counters.bytes_received - self._bytes_before < _CROWD_BYTES
+        are_many = self._reads - self._reads_seen >= _CROWD_READS
+        if not (is_small and are_many) or self._delays >= _CROWD_DELAYS:
+            return False
+        now_s = perf_counter()
+        if not self._delays:
+            self._crowd_until_s = now_s + _CROWD_S
+        if now_s >= self._crowd_until_s:
             return False
         self._reads_seen = self._reads
         self._delays += 1
@@ -288,13 +285,6 @@ class LoopBatches:
         self._reads = self._reads_seen = self._delays = 0
         self._bytes_before = self._counters.bytes_received
         self.end()
-
-    def _may_delay(self) -> bool:
-        """Return whether the batch may go on; the first call starts its time."""
-        now_s = perf_counter()
-        if not self._delays:
-            self._crowd_until_s = now_s + _CROWD_S
-        return now_s < self._crowd_until_s
 
     def end(self) -> None:
         """Store and write everything handled so far; does nothing after `stop`."""
@@ -351,11 +341,8 @@ class LoopBatches:
         records = self.node.take_journal()
         if records:
             journal.append(records)
-            if (
-                journal.wants_compaction
-                and self._sync is None  # it would sync a file that compaction closes
-                and self.now_ms >= self._compacts_at_ms
-            ):
+            is_due = self.now_ms >= self._compacts_at_ms
+            if is_due and journal.wants_compaction and self._sync is None:  # it has the old file
                 self._compact(journal)
 
     def _compact(self, journal: JournalFile) -> None:
@@ -393,12 +380,8 @@ class LoopBatches:
             connection.outbox = []
             connection.outbox_bytes = connection.answer_bytes = 0
             session = connection.session
-            if (
-                connection.descriptor >= 0
-                and not connection.is_closing
-                and session is not None
-                and not session.has_more
-            ):
+            is_direct = connection.descriptor >= 0 and not connection.is_closing
+            if is_direct and session is not None and not session.has_more:
                 self._direct.add(connection, outbox)
                 return
             wire.write(outbox)
