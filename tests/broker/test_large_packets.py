@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -16,7 +17,16 @@ from nearcast.mqtt import (
 
 V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5
 both = pytest.mark.parametrize("version", [V311, V5])
-CUTS = ([], [1], [3], [9], [11], [4_000], [4_000, 60_000], [100, 200, 90_000])
+CUTS: tuple[list[int], ...] = (
+    [],
+    [1],
+    [3],
+    [9],
+    [11],
+    [4_000],
+    [4_000, 60_000],
+    [100, 200, 90_000],
+)
 
 
 def large(topic: str, qos: int, number: int, *, retain: bool = False, **more: Any) -> Publish:
@@ -37,7 +47,7 @@ def outcome(
     writer.send(Publish("a/b", b"", 1, packet_id=9))
     for data in packets:
         bounds = [0, *cuts, len(data)]
-        for start, stop in zip(bounds, bounds[1:], strict=False):
+        for start, stop in pairwise(bounds):
             writer.send_bytes(data[start:stop])
     counters = world.node.counters
     seen = (counters.publish_received, counters.publish_bytes_received, counters.publish_sent)
