@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -168,6 +169,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         has_own = item.get_closest_marker("timeout") is not None
         if config.getoption("timeout", None) and _rank(item) < _PURE and not has_own:
             item.add_marker(pytest.mark.timeout(1_200))
+
+
+def pytest_collection_finish() -> None:
+    """Keep Python's garbage collector from all that is imported and collected by now."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Undo that: some libraries complain of what is left when the process ends."""
+    gc.unfreeze()
 
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item], marker: str) -> None:
