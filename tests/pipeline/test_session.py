@@ -130,10 +130,11 @@ def test_a_worker_has_what_jobs_need_when_it_starts(spark: SparkSession):
     """It looks for modules in no archive of Spark, and for garbage in nothing that is imported."""
 
     def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        finders = sys.path_importer_cache
         for _ in batches:
             found = {
                 "is_there": "nearcast.pipeline.audit.job" in sys.modules,
-                "archives": sum(one.endswith((".jar", "pyspark.zip")) for one in sys.path),
+                "archives": sum("zipimporter" in repr(one) for one in finders.values()),
                 "frozen": gc.get_freeze_count(),
             }
             yield pa.RecordBatch.from_pylist([found])
@@ -145,7 +146,7 @@ def test_a_worker_has_what_jobs_need_when_it_starts(spark: SparkSession):
 
 
 def test_archives_of_another_spark_stay_on_the_path():
-    from nearcast.pipeline.worker_daemon import without_archives  # which changes the path itself
+    from nearcast.pipeline.worker_daemon import without_archives  # which changes our path as well
 
     own, other = str(Path(pyspark.__file__).parent / "python/lib"), "/opt/spark/python/lib"
     installed = [str(Path(pyspark.__file__).parents[1])]
@@ -156,6 +157,15 @@ def test_archives_of_another_spark_stay_on_the_path():
     assert without_archives([*ours, *users, *installed]) == [*users, *installed]
     assert without_archives([*others, *installed]) == [*others, *installed]
     assert without_archives(ours) == ours  # there is no other PySpark
+
+
+def test_a_worker_looks_for_modules_in_no_jar_that_spark_got(monkeypatch: pytest.MonkeyPatch):
+    from nearcast.pipeline import worker_daemon
+
+    monkeypatch.setattr(sys, "path", ["here", "there"])
+    for name in ("files/delta.jar", "files/job.zip"):
+        worker_daemon.worker_util.add_path(name)
+    assert sys.path == ["here", "files/job.zip", "there"]
 
 
 def test_after_ctrl_c_py4j_tells_nothing_more_and_before_it_does():
