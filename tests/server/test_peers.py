@@ -142,7 +142,7 @@ def test_half_of_the_peers_die_at_once_and_all_join_at_the_same_second(tmp_path)
 
 
 def test_ten_peers_under_random_kills_deliver_as_the_model_says(tmp_path):
-    """Four times, or for an hour in `make soak`, a peer is killed and comes back.
+    """Four times at least, or for an hour in `make soak`, peers are killed and come back.
 
     The model: an event must reach every client that wants it, if its peer had its boxes in the tree
     before and lives until the end, and the publisher's peer lives as long as events are held.
@@ -167,7 +167,7 @@ def test_ten_peers_under_random_kills_deliver_as_the_model_says(tmp_path):
         due: dict[str, set[bytes]] = {name: set() for name in names}
         sent, kills, alive = 0, 0, set(names)
         published: dict[str, list[tuple[float, bytes]]] = {name: [] for name in names}
-        until_s = time.monotonic() + (3_600 if is_soak else 0)
+        until_s = time.monotonic() + (3_600 if is_soak else 60)
         while time.monotonic() < until_s or kills < 4:
             victim = random.choice(sorted(alive))
             for place in range(12):
