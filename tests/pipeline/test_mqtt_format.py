@@ -24,25 +24,24 @@ from nearcast.pipeline.streaming.mqtt_format import MqttSource
 from nearcast.pipeline.streaming.spool import Spooled, SpoolWriter
 from nearcast.pipeline.tables.transaction import spark_schema
 
-START = """
-from nearcast.pipeline.streaming.formats import register_live_formats
-
-def start(spark, address, folder):
-    register_live_formats(spark)
-    def source(name):
-        return (spark.readStream.format("mqtt").option("address", address).option("topics", "in/#")
-                .option("spool", f"{folder}/{name}-spool").option("most", "150").load())
-    table = source("table").writeStream.format("parquet").option("path", f"{folder}/table")
-    echo = source("echo").selectExpr("'out/' || substr(topic, 4) topic", "payload", "properties")
-    echo = echo.writeStream.format("mqtt").option("address", address)
-    return [stream.option("checkpointLocation", f"{folder}/{name}-state").start()
-            for name, stream in (("table", table), ("echo", echo))]
-"""
-DRIVER = f"""
+DRIVER = """
 import sys
 from nearcast.pipeline.session import spark_session
-{START}
-start(spark_session("local[2]", name="driver", memory_gb=1), *sys.argv[1:])[0].awaitTermination()
+from nearcast.pipeline.streaming.formats import register_live_formats
+
+address, folder = sys.argv[1:]
+spark = spark_session("local[2]", name="driver", memory_gb=1)
+register_live_formats(spark)
+def source(name):
+    return (spark.readStream.format("mqtt").option("address", address).option("topics", "in/#")
+            .option("spool", f"{folder}/{name}-spool").option("most", "150").load())
+source("table").writeStream.format("parquet").option("path", f"{folder}/table").option(
+    "checkpointLocation", f"{folder}/table-state").start()
+echo = source("echo").selectExpr("'out/' || substr(topic, 4) topic", "payload", "properties")
+echo.writeStream.format("mqtt").option("address", address).option(
+    "checkpointLocation", f"{folder}/echo-state").start()
+print("started", flush=True)
+spark.streams.awaitAnyTermination()
 """
 
 
@@ -67,15 +66,20 @@ def publish(port: int, numbers: range) -> None:
         )
 
 
-def driver(address: str, folder: Path) -> subprocess.Popen[bytes]:
+def driver(address: str, folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", DRIVER, address, str(folder)], start_new_session=True
+        [sys.executable, "-c", DRIVER, address, str(folder)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
 
 
-def kill(process: subprocess.Popen[bytes]) -> None:
+def kill(process: subprocess.Popen[str]) -> None:
     os.killpg(process.pid, signal.SIGKILL)  # the driver, its Java, its workers
     process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
 
 
 def is_subscribed(folder: Path) -> bool:
@@ -101,9 +105,7 @@ def test_nothing_that_mosquitto_acknowledged_is_lost_over_kill_9_of_the_driver(
     publish(mosquitto.port, range(300, 500))
     kill(running)
     publish(mosquitto.port, range(500, 700))
-    names: dict[str, Any] = {}
-    exec(START, names)
-    queries = names["start"](spark, address, tmp_path)  # the next driver goes on with the queries
+    running = driver(address, tmp_path)
     echoed: set[int] = set()
     for message in listener.messages(START_S):
         assert dict(message.properties.user_properties) == {"n": message.payload.decode()}
@@ -115,8 +117,7 @@ def test_nothing_that_mosquitto_acknowledged_is_lost_over_kill_9_of_the_driver(
     assert echoed == set(range(700))
     table = tmp_path / "table"
     wait_for(lambda: spark.read.parquet(str(table)).count() >= 700, START_S)
-    for query in queries:
-        query.stop()
+    kill(running)
     rows = spark.read.parquet(str(table)).orderBy("number").collect()
     assert [row.number for row in rows] == list(range(700)), "each offset once, no gap"
     assert sorted(int(row.payload) for row in rows) == list(range(700))

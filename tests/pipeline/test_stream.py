@@ -271,7 +271,7 @@ def test_killed_at_random_moments_the_output_is_that_of_an_undisturbed_run(
         time.sleep(chance.uniform(0, 1.5))
         os.killpg(run.pid, signal.SIGKILL)
         run.wait()
-    start(spark, stream_of(tmp_path, files_a_batch=1), once=True).awaitTermination()
+    subprocess.run([*command(tmp_path), "--once"], check=True, timeout=600)
     assert rows(spark, tmp_path) == expected(tmp_path, {key: where for key, _, where in WISHES})
 
 

@@ -46,7 +46,7 @@ def test_nothing_is_lost_doubled_misplaced_or_out_of_order_and_the_nodes_logs_sa
     assert told["mended"]
     assert told["plans"] == 10
     assert sum(told["harm"].values()) >= 3
-    assert told["audit"].pop("events") > 1_000
+    assert told["audit"].pop("events") > (1_000 if IS_SOAK else 500)
     assert set(told["audit"].values()) == {0}, told["audit"]
 
 
