@@ -23,6 +23,7 @@ import os
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Any
 
 
 def without_archives(path: list[str]) -> list[str]:
@@ -53,9 +54,9 @@ from nearcast.pipeline import run  # noqa: E402, F401
 _add_path = worker_util.add_path
 
 
-def _add_path_unless_jar(path: str) -> None:
-    if not path.endswith(".jar"):
-        _add_path(path)
+def _add_path_unless_jar(path: str) -> Any:
+    """Return whether the path has changed, as PySpark's function does from 4.3 on."""
+    return False if path.endswith(".jar") else _add_path(path)
 
 
 worker_util.add_path = _add_path_unless_jar
