@@ -51,7 +51,7 @@ y = { low = 0, high = 1 }
 def write_inputs(folder: Path) -> None:
     rng = np.random.default_rng(1)
     (folder / "nearcast.toml").write_text(CONFIG)
-    points, boxes = rng.random((200_000, 2)), rng.random((4_000, 2)) * 0.9
+    points, boxes = rng.random((400_000, 2)), rng.random((4_000, 2)) * 0.9
     pq.write_table(
         pa.table({"event_id": np.arange(len(points)), "x": points[:, 0], "y": points[:, 1]}),
         folder / "events.parquet",
