@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -27,14 +28,16 @@ settings.load_profile(os.environ.get("NEARCAST_HYPOTHESIS", "quick"))
 os.environ.setdefault("NEARCAST_PLAIN", "1")
 
 # Tests run much code once and little of it often: Java's second compiler and a garbage collector
-# with threads of its own cost them more than they save (a fifth of the time each). Classes come
+# with threads of its own cost them more than they save (a fifth of the time each). What the first
+# compiler makes is kept: 48 MB, its default, is less than a session needs. Classes come
 # prepared from the file that scripts/java_archive.py wrote (half of the CPU time of a start). Java
 # processes that tests start get this too.
 _CLASSES = Path(sys.prefix) / "spark.jsa"
 _PREPARED = f" -XX:SharedArchiveFile={_CLASSES} -Xlog:disable -Xlog:all=error:stderr"
 os.environ.setdefault(
     "SPARK_SUBMIT_OPTS",
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" + (_PREPARED if _CLASSES.exists() else ""),
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
+    + (_PREPARED if _CLASSES.exists() else ""),
 )
 
 # Tests find what set-up brought: programs of the environment (nats-server, node) and of
@@ -168,6 +171,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         has_own = item.get_closest_marker("timeout") is not None
         if config.getoption("timeout", None) and _rank(item) < _PURE and not has_own:
             item.add_marker(pytest.mark.timeout(1_200))
+
+
+def pytest_collection_finish() -> None:
+    """Keep Python's garbage collector from all that is imported and collected by now."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Undo that: some libraries complain of what is left when the process ends."""
+    gc.unfreeze()
 
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item], marker: str) -> None:

@@ -168,7 +168,7 @@ x,5,food,2024-05-01T10:00:00Z
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("partitions", [1, 2, 7])
+@pytest.mark.parametrize("partitions", [1, 7])
 def test_event_files_are_cleaned_with_reasons(spark: SparkSession, tmp_path: Path, partitions: int):
     (tmp_path / "events.csv").write_text(EVENT_FILE)
     source = read_events(spark, str(tmp_path / "events.csv"), SPACE, {"event_id": "id"})

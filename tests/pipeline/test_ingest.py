@@ -72,7 +72,7 @@ def test_every_kind_of_dirt_is_dropped_with_its_reason(spark: SparkSession, tmp_
     assert len(aside) == sum(done.rejected.values())
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 7])
+@pytest.mark.parametrize("partitions", [1, 7])
 def test_the_verdicts_do_not_depend_on_partitions(spark: SparkSession, tmp_path: Path, partitions):
     (tmp_path / "dirty.csv").write_text(DIRTY)
     source = read_source(spark, str(tmp_path / "dirty.csv"), SAME).repartition(partitions)

@@ -30,7 +30,7 @@ while True:
     IngestJob([sys.argv[1]], sys.argv[2]).run(spark)
 """
 ROWS = 40_000
-KILLS = 10 if settings().max_examples > 50 else 2
+KILLS = 10 if settings().max_examples > 50 else 1
 
 
 def marks(folder: Path) -> set[str]:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import settings
 from pyspark.sql import SparkSession
 from tests.support.waiting import wait_for
 
@@ -41,6 +42,7 @@ from nearcast.server.local_cluster import LocalCluster, find_nats_server, free_p
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.java]
 
+IS_SOAK = settings.default is not None and settings.default.max_examples > 50
 PAGE = (Path(__file__).parents[2] / "docs" / "live-stream.md").read_text(encoding="utf-8")
 CONFIG = """
 [network]
@@ -284,7 +286,7 @@ def test_killed_in_the_middle_nothing_is_lost_and_nothing_doubled(
     bodies = events(chance, 400)
     said = tmp_path / "said.txt"
     published = 0
-    for _ in range(2):
+    for _ in range(2 if IS_SOAK else 1):
         with said.open("ab") as file:
             run = subprocess.Popen(
                 command(tmp_path, broker),

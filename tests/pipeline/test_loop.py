@@ -15,6 +15,7 @@ from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
+from hypothesis import settings
 from paho.mqtt.enums import CallbackAPIVersion
 from pyspark.sql import SparkSession
 from tests.support.commands import NEARCAST
@@ -46,6 +47,7 @@ omega = 0.3
 """
 )
 PROBES = count()
+IS_SOAK = settings.default is not None and settings.default.max_examples > 50
 
 
 class Client:
@@ -291,9 +293,10 @@ def test_a_run_that_shares_changes_how_a_running_cluster_decides(
         assert set(plan.brokers or ()) == {0, 1}
         told = nearcast("nodes", "--join", address, "--plan", str(output / "plan.json"))
         assert told == "Plan 1 is what the cluster has already.\n"
-        again = json.loads(nearcast("pipeline", "run", *asked))  # the same log: the same plan
-        assert again["shared"]["plan"] == 1
-        assert load_plan(output / "plan.json") == plan
+        if IS_SOAK:  # the same log: the same plan; test_plans.py has it without a cluster
+            again = json.loads(nearcast("pipeline", "run", *asked))
+            assert again["shared"]["plan"] == 1
+            assert load_plan(output / "plan.json") == plan
 
 
 def is_known(shop: Client, walker: Client, lat: float) -> bool:

@@ -57,7 +57,7 @@ def test_the_rank_is_the_region(spark: SparkSession, tmp_path: Path):
     assert (tmp_path / "regions.png").stat().st_size > 5_000
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 7])
+@pytest.mark.parametrize("partitions", [1, 7])
 def test_the_cells_do_not_depend_on_partitions(spark: SparkSession, partitions: int):
     grid = CellGrid(50.0, 47.3)
     positions = city(spark)

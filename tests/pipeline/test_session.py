@@ -1,5 +1,6 @@
 """What Spark lacks is said before Spark is started."""
 
+import gc
 import logging
 import os
 import stat
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -125,13 +127,45 @@ def test_the_process_that_workers_are_forked_from_has_one_thread():
 
 @pytest.mark.spark
 def test_a_worker_has_what_jobs_need_when_it_starts(spark: SparkSession):
-    def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:
-            found = "nearcast.pipeline.audit.job" in sys.modules
-            yield pa.RecordBatch.from_pydict({"is_there": [found]})
+    """It looks for modules in no archive of Spark, and for garbage in nothing that is imported."""
 
-    rows = spark.range(1, numPartitions=1).mapInArrow(look, "is_there boolean").collect()
-    assert [row["is_there"] for row in rows] == [True]
+    def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        finders = sys.path_importer_cache
+        for _ in batches:
+            found = {
+                "is_there": "nearcast.pipeline.audit.job" in sys.modules,
+                "archives": sum("zipimporter" in repr(one) for one in finders.values()),
+                "frozen": gc.get_freeze_count(),
+            }
+            yield pa.RecordBatch.from_pylist([found])
+
+    schema = "is_there boolean, archives int, frozen int"
+    (row,) = spark.range(1, numPartitions=1).mapInArrow(look, schema).collect()
+    assert (row.is_there, row.archives) == (True, 0)
+    assert row.frozen > 50_000
+
+
+def test_archives_of_another_spark_stay_on_the_path():
+    from nearcast.pipeline.worker_daemon import without_archives  # which changes our path as well
+
+    own, other = str(Path(pyspark.__file__).parent / "python/lib"), "/opt/spark/python/lib"
+    installed = [str(Path(pyspark.__file__).parents[1])]
+    archives = ["pyspark.zip", "py4j-0.10.9.9-src.zip"]
+    ours = [f"{own}/{name}" for name in archives]
+    others = [f"{other}/{name}" for name in archives]
+    users = ["/home/ann/job.zip"]
+    assert without_archives([*ours, *users, *installed]) == [*users, *installed]
+    assert without_archives([*others, *installed]) == [*others, *installed]
+    assert without_archives(ours) == ours  # there is no other PySpark
+
+
+def test_a_worker_looks_for_modules_in_no_jar_that_spark_got(monkeypatch: pytest.MonkeyPatch):
+    from nearcast.pipeline import worker_daemon
+
+    monkeypatch.setattr(sys, "path", ["here", "there"])
+    for name in ("files/delta.jar", "files/job.zip"):
+        worker_daemon.worker_util.add_path(name)
+    assert sys.path == ["here", "files/job.zip", "there"]
 
 
 def test_after_ctrl_c_py4j_tells_nothing_more_and_before_it_does():

@@ -255,12 +255,12 @@ def test_no_files_are_said(spark: SparkSession, tmp_path: Path):
 def test_killed_at_random_moments_the_output_is_that_of_an_undisturbed_run(
     spark: SparkSession, tmp_path: Path
 ):
-    kills = 10 if settings.get_current_profile_name() == "soak" else 1
-    write_events(tmp_path / "events", files=24, rows=40)
+    is_soak = settings.get_current_profile_name() == "soak"
+    write_events(tmp_path / "events", files=24 if is_soak else 8, rows=40)
     write_changes(tmp_path / "changes", "000.parquet", WISHES)
     (tmp_path / "nearcast.toml").write_text(CONFIG)
     chance = random.Random(11)
-    for _ in range(kills):
+    for _ in range(10 if is_soak else 1):
         run = subprocess.Popen(
             command(tmp_path),
             start_new_session=True,

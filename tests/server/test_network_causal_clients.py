@@ -12,7 +12,7 @@ from tests.support.slow_link_rows import rows_of
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
-ROUNDS = 3
+ROUNDS = 2
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,9 @@
 """A network of five nodes under faults at random moments, checked message by message.
 
 Clients with lasting sessions move, subscribe and publish while nodes are killed, hang, are cut off,
-leave and come back, NATS dies and hangs, and the plan changes ten times. Half a minute by default,
-ten minutes in a soak. `benchmarks/network_faults.py` does it; run it by hand to try other seeds.
+leave and come back, NATS dies and hangs, and the plan changes ten times. A quarter of a minute by
+default, ten minutes in a soak. `benchmarks/network_faults.py` does it; run it by hand to try other
+seeds.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from hypothesis import settings
 ROOT = Path(__file__).parents[2]
 IS_SOAK = settings.default is not None and settings.default.max_examples > 50
 SEED = int(time.time()) if IS_SOAK else 3
-FAULTS_S = 600 if IS_SOAK else 30
+FAULTS_S = 600 if IS_SOAK else 15
 
 
 def found(seconds: int, *options: str) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def test_nothing_is_lost_doubled_misplaced_or_out_of_order_and_the_nodes_logs_sa
     assert told["mended"]
     assert told["plans"] == 10
     assert sum(told["harm"].values()) >= 3
-    assert told["audit"].pop("events") > 1_000
+    assert told["audit"].pop("events") > (1_000 if IS_SOAK else 500)
     assert set(told["audit"].values()) == {0}, told["audit"]
 
 
