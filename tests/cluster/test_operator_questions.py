@@ -1,4 +1,4 @@
-"""Questions of an operator to the other nodes: who is asked, when a question ends, and with what."""
+"""Questions of an operator to the other nodes: who is asked, when one ends and with what."""
 
 from __future__ import annotations
 

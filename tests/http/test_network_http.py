@@ -196,7 +196,10 @@ def test_lists_shapes_and_matches_are_those_of_all_nodes(cluster: ManagedCluster
         ).json
         pages = [*first["items"], *rest["items"]]
         assert ([one["id"] for one in pages], rest["next"]) == (["at one", "at two"], None)
-        assert {one["client"] for one in ann.get("/api/shapes").json["near"]} == {"at one", "at two"}
+        assert {one["client"] for one in ann.get("/api/shapes").json["near"]} == {
+            "at one",
+            "at two",
+        }
         message = {"topic": "shops/all", "payload": {"lon": 1.0011, "lat": 1.0}}
         matches = ann.post("/api/match", message).json["matches"]
         assert {one["client"] for one in matches} == {"at one", "at two"}

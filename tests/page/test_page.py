@@ -100,7 +100,9 @@ def test_an_event_on_the_map_says_whom_it_reached(open_page: OpenPage, town: Pag
 def test_a_click_on_the_ground_says_who_listens_there(open_page: OpenPage):
     page = open_page()
     page.locator(".fact", has_text="3 clients").wait_for()
-    known = "async () => (await (await import('/assets/js/main.js')).testing.map()).scene.ranges.length"
+    known = (
+        "async () => (await (await import('/assets/js/main.js')).testing.map()).scene.ranges.length"
+    )
     wait_for(lambda: page.evaluate(known) == 2)
     panel = page.locator(".panel")
     page.mouse.click(*on_screen(page, -122.4084, 37.7875))  # 66 m from ana, in cleo's area
@@ -135,7 +137,10 @@ def test_the_learning_view_has_the_plan_before(
     page = open_page(route="learning", of=other_town())
     page.get_by_role("heading", name="The plan before, and now").wait_for()
     captions = page.locator("figcaption").all_inner_texts()
-    assert [one.partition(":")[0] for one in captions] == ["The plan before", "The plan of the last run"]
+    assert [one.partition(":")[0] for one in captions] == [
+        "The plan before",
+        "The plan of the last run",
+    ]
     assert captions[0].partition(":")[2] != captions[1].partition(":")[2]
 
 

@@ -62,9 +62,9 @@ class NodeRequests:
         answers: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
         request = encode_request(found, call)
 
-        def ended(found: Answers) -> None:
+        def ended(told: Answers) -> None:
             if not answers.done():  # else whoever asked has gone
-                answers.set_result(found)
+                answers.set_result(told)
 
         self._mesh.operators.ask(request, ended, self._site.now_ms)
         self._site.turns.schedule()
@@ -82,19 +82,20 @@ class NodeRequests:
         told = b""
         try:
             told = await self._answer_to(data)
-        except (LookupError, ValueError):
-            pass  # of another release
         except Exception as error:  # noqa: BLE001 - a mistake of ours in one endpoint
             self._site.node.failures.take("answering another node", error)
         answer(told)
         self._site.turns.schedule()
 
     async def _answer_to(self, data: bytes) -> bytes:
-        found, call = decode_request(self._site, data)
+        try:
+            found, call = decode_request(self._site, data)
+        except (msgspec.MsgspecError, LookupError, ValueError):
+            return b""  # of another release
+        is_ours = found.spans_nodes
         if found.home is not None:
-            if self._site.node.session_of(found.home(call)) is None:
-                return b""
-        elif not found.spans_nodes:
+            is_ours = self._site.node.session_of(found.home(call)) is not None
+        if not is_ours or call.login.role < found.role:
             return b""
         return await encoded_answer(found, call)
 

@@ -55,7 +55,7 @@ def encode_request(found: Endpoint, call: Call) -> bytes:
 
 
 def decode_request(site: Site, data: bytes) -> tuple[Endpoint, Call]:
-    """Return a request; a LookupError or ValueError for one that this release does not know."""
+    """Return a request; one of another release may be a LookupError, ValueError, MsgspecError."""
     asked = msgspec.msgpack.decode(data, type=_Asked)
     found = next((one for one in ENDPOINTS if one.name == asked.endpoint), None)
     if found is None:

@@ -13,10 +13,10 @@ from nearcast.broker import Session, SessionSubscription
 from nearcast.model import where_text
 from nearcast.mqtt import ReasonCode
 from nearcast.server.http.endpoint import MOST_ROWS, Call, Role, endpoint
+from nearcast.server.http.endpoints.slices import smallest
 from nearcast.server.http.gathering import clients_of_all
 from nearcast.server.http.geometry import geometry_of
 from nearcast.server.http.problem import ProblemError
-from nearcast.server.http.endpoints.slices import smallest
 
 Limit = Annotated[int, msgspec.Meta(ge=1, le=MOST_ROWS)]
 Search = Annotated[str, msgspec.Meta(max_length=500)]

@@ -9,10 +9,10 @@ import msgspec
 
 from nearcast.server.http.endpoint import Call, HttpAnswer, Role, endpoint
 from nearcast.server.http.endpoints.learned import found_files, json_file
+from nearcast.server.http.endpoints.slices import in_slices
 from nearcast.server.http.gathering import added, joined, merged
 from nearcast.server.http.geometry import geometry_of
 from nearcast.server.http.problem import ProblemError
-from nearcast.server.http.endpoints.slices import in_slices
 
 _GEOJSON = "application/geo+json"
 _MOST_POSITIONS = 50_000
