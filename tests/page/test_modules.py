@@ -380,7 +380,8 @@ def test_squares_are_drawn_again_once_one_of_them_is_a_pixel_away(run: Run):
           dots.draw(places.map(([x, y]) => [{}, x, y]), fill);
           const { data } = dots.context.getImageData(0, 0, 100, 80);
           const blue = [];
-          for (let i = 0; i < 8000; i++) if (data[4 * i + 2] === 255) blue.push([i % 100, Math.floor(i / 100)]);
+          for (let i = 0; i < 8000; i++)
+            if (data[4 * i + 2] === 255) blue.push([i % 100, Math.floor(i / 100)]);
           return [painted, blue.length && blue[0], blue.length];
         };
         const seen = [at('#0000ff', [10, 10], [50, 50]), at('#0000ff', [10.9, 10], [50, 49.1]),
