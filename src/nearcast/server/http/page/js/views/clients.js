@@ -35,7 +35,7 @@ export class ClientsView extends PolledView {
   draw({ items, total, next }) {
     const spans = items.some(({ node }) => node !== session.node);
     put(this.body, h("p.dim", many(total, "client")),
-      table([["Client", ""], ...(spans ? [["Node", "minor"]] : []), ["State", ""], ["Protocol", "minor"], ["Address", "minor"], ["Since", "minor"], ["Subscriptions", "right"], ["Queued", "right"], ["Place", "minor"]],
+      table([["Client", ""], ...(spans ? [["Node", "minor"]] : []), ["State", ""], ["Protocol", "minor"], ["Address", "minor"], ["Since", "minor"], ["Subscriptions", "right minor"], ["Queued", "right"], ["Place", "minor"]],
         items.map((one) => [
           h("button.quiet.link", { type: "button", onclick: () => this.open(one.id) }, one.id || "(no name)"), ...(spans ? [one.node] : []),
           one.connected ? h("span.pill.good", "connected") : h("span.pill", "away"),

@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import { h, put } from "../dom.js";
-import { clock, count } from "../format.js";
+import { clock, count, many } from "../format.js";
 import { planPicture } from "./plans.js";
 import { PolledView, table } from "./polled.js";
 
@@ -34,7 +34,7 @@ export class LearningView extends PolledView {
           : h("p.empty", "No plan is in force: every node serves everything. nearcast pipeline run makes one from the event log, nearcast nodes --plan shares it.")),
       h("section", h("h2", "Policies for retained messages"),
         table([["File", "grow"], ["Topics", "right"]], learning.policies.map((one) => [h("span", h("code.wrap", one.file), h("div.dim.small", one.topics.slice(0, 5).join("  "))), h("span.num", count(one.topic_count))]), "No policy: retained messages are sent at once."),
-        Object.keys(learning.groups).length ? h("div.tags", Object.entries(learning.groups).map(([name, many]) => h("span.pill", `${name}: ${count(many)} groups of topics`))) : null),
+        Object.keys(learning.groups).length ? h("div.tags", Object.entries(learning.groups).map(([name, number]) => h("span.pill", `${name}: ${many(number, "group")} of topics`))) : null),
       h("section", h("h2", "Runs of the pipeline"),
         learning.runs.length ? learning.runs.map((run) => h("details.card.pad", h("summary", h("code", run.folder), h("span.dim", `  ${when(run.at)} · ${run.steps.length} steps`)),
           table([["Step", ""], ["Result", "grow"]], run.steps.map((step) => [step.name ?? "–", h("span.dim", short(step.summary ?? step))]), "No steps.")))
