@@ -71,7 +71,7 @@ async def main() -> None:
             await people.live(4, lambda *_: None)
             tracks = tracks_before(160, 1)
             plan = quadrant_plan(Rect(*BOUNDS), tracks.values(), LEAVES, len(brokers.names), STEP_S)
-            while len(set(await brokers.share(plan))) < len(brokers.names):
+            while len(set(await brokers.share(plan))) < len(brokers.names):  # noqa: ASYNC110
                 await asyncio.sleep(1)  # a busy node may just not have been in the list
             life = asyncio.create_task(live_on(people))
             await take_all(brokers.address.replace("#demo&", "#"))
