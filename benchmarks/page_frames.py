@@ -33,8 +33,8 @@ import nearcast
 if TYPE_CHECKING:
     from playwright.async_api import Page
 
-WINDOW_S = 10.0
-ROUNDS = 5
+WINDOW_S = 8.0
+ROUNDS = 4
 STATES = ("none", "viewer", "recording", "page")
 RECORDED_S = 5.0
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
