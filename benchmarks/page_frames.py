@@ -3,9 +3,15 @@
     .venv/bin/python -m benchmarks.page_frames 2000 10000
 
 The browser is headless Chromium, which draws on the CPU and shares it with the broker and with
-this program, which is all of the clients. So the broker's CPU is taken in three states, by turns:
-no page; the page; and the page without its connection, which draws as before. What the page costs
-the broker is the second by the third; the third by the first is what a busy neighbour costs it.
+this program, which is all of the clients. So the broker's CPU is taken in four states, by turns:
+
+    none       no page
+    viewer     the page's subscriptions and requests, but no browser
+    recording  a page without a connection, which shows again what it got in the seconds before
+    page       the page
+
+What the page asks of the broker is viewer by none, and page by recording: both have the same
+neighbours. Recording by none is what a browser on the same cores costs a broker.
 """
 
 from __future__ import annotations
@@ -20,16 +26,17 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.dashboard import Crowd, ManagedProcess
+from benchmarks.dashboard import Crowd, ManagedProcess, Viewer
 
 import nearcast
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
 
-WINDOW_S = 10.0
-ROUNDS = 5
-STATES = ("none", "drawing", "page")
+WINDOW_S = 8.0
+ROUNDS = 4
+STATES = ("none", "viewer", "recording", "page")
+RECORDED_S = 5.0
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
 PAGE = Path(nearcast.__file__).parent / "server" / "http" / "page"
 _DRAWN = """async () => {
@@ -49,11 +56,27 @@ _FRAMES = """(ms) => new Promise((done) => {
   };
   requestAnimationFrame(next);
 })"""
-_DETACH = """async () => {
+_DETACH = """async (ms) => {
   const { testing } = await import('/assets/js/main.js');
   const live = await import('/assets/js/live.js');
-  (await testing.map()).feed.stop();
+  const { feed } = await testing.map();
+  const begun = performance.now();
+  const kept = [];
+  for (const name of ['positions', 'deliveries', 'event']) {
+    const method = feed[name];
+    feed[name] = function (...given) {
+      kept.push([performance.now() - begun, method, given]);
+      return method.apply(this, given);
+    };
+  }
+  await new Promise((done) => setTimeout(done, ms));
+  feed.stop();
   live.disconnect();
+  const again = () => {
+    for (const [at, method, given] of kept) setTimeout(() => method.apply(feed, given), at);
+  };
+  again();
+  setInterval(again, ms);
 }"""
 _PAINT = "() => performance.getEntriesByName('first-contentful-paint')[0].startTime"
 
@@ -84,7 +107,7 @@ async def measure(clients: int) -> dict[str, Any]:
             frames = await page.evaluate(_FRAMES, WINDOW_S * 1000)
             drawn = await page.locator(".map-facts").get_attribute("data-fps")
             draw_ms, known, in_view = await page.evaluate(_DRAWN)
-            shares = await _shares(broker, page)
+            shares, browsing = await _shares(broker, page)
             await browser.close()
         walking.cancel()
     finally:
@@ -98,7 +121,10 @@ async def measure(clients: int) -> dict[str, Any]:
         "frames/s that are drawn": drawn,
         "ms to draw a frame": round(draw_ms, 2),
         **{f"broker CPU, {name}": f"{median(some):.2%}" for name, some in shares.items()},
-        "page by drawing": _ratio(shares, "page", "drawing"),
+        **{f"browser CPU, {name}": f"{median(some):.0%}" for name, some in browsing.items()},
+        "viewer by none": _ratio(shares, "viewer", "none"),
+        "page by recording": _ratio(shares, "page", "recording"),
+        "recording by none": _ratio(shares, "recording", "none"),
         "page by none": _ratio(shares, "page", "none"),
     }
 
@@ -108,24 +134,65 @@ def _ratio(shares: dict[str, list[float]], one: str, other: str) -> str:
     return f"{median(found):.3f} ({found[0]:.3f} to {found[-1]:.3f})"
 
 
-async def _shares(broker: ManagedProcess, page: Page) -> dict[str, list[float]]:
-    """Return the broker's share of a core in each state, by turns; the order alternates."""
+async def _shares(
+    broker: ManagedProcess, page: Page
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Return the shares of a core of broker and browser in each state, by turns."""
     found: dict[str, list[float]] = {name: [] for name in STATES}
+    browsing: dict[str, list[float]] = {"recording": [], "page": []}
     address = page.url
     for number in range(ROUNDS):
         for name in STATES if number % 2 else STATES[::-1]:
-            await page.goto("about:blank")
-            if name != "none":
-                await page.goto(address)
-                await page.locator(".live", has_text="Live").wait_for()
-                await asyncio.sleep(2)
-            if name == "drawing":
-                await page.evaluate(_DETACH)
+            viewer = await _begin(name, broker, page, address)
             await asyncio.sleep(2)
-            before = broker.cpu_s()
+            before, browser_before = broker.cpu_s(), _browser_s()
             await asyncio.sleep(WINDOW_S)
             found[name].append((broker.cpu_s() - before) / WINDOW_S)
-    return found
+            if name in browsing:
+                browsing[name].append((_browser_s() - browser_before) / WINDOW_S)
+            if viewer is not None:
+                await viewer.close()
+    return found, browsing
+
+
+async def _begin(name: str, broker: ManagedProcess, page: Page, address: str) -> Viewer | None:
+    """Bring about a state; return the viewer without a browser, if it is that one."""
+    await page.goto("about:blank")
+    if name in ("recording", "page"):
+        await page.goto(address)
+        await page.locator(".live", has_text="Live").wait_for()
+        await asyncio.sleep(2)
+    if name == "recording":
+        await page.evaluate(_DETACH, RECORDED_S * 1000)
+    viewer = Viewer(broker) if name == "viewer" else None
+    if viewer is not None:
+        await viewer.open()
+    return viewer
+
+
+def _browser_s() -> float:
+    """Return the CPU time so far of the browser's processes: all that descend from this one."""
+    parents, times = {}, {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+            times[int(path.name)] = sum(
+                int(one.read_text().split()[0]) for one in path.glob("task/*/schedstat")
+            )
+            parents[int(path.name)] = (int(fields[1]), (path / "comm").read_text().strip())
+        except (OSError, ValueError):
+            continue
+    return sum(
+        times[one] / 1e9
+        for one, (_, name) in parents.items()
+        if name.startswith("chrom") and _descends(one, parents)
+    )
+
+
+def _descends(one: int, parents: dict[int, tuple[int, str]]) -> bool:
+    while one in parents and one != os.getpid():
+        one = parents[one][0]
+    return one == os.getpid()
 
 
 def main() -> None:

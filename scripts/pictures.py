@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 from playwright.async_api import async_playwright
 
-from nearcast.demo.city import BOUNDS, EAST, NORTH, SOUTH, WEST
+from nearcast.demo.city import BOUNDS, EAST, NORTH, SOUTH, WEST, DemoCity
 from nearcast.demo.history import STEP_S, tracks_before
 from nearcast.demo.inhabitants import Inhabitants
 from nearcast.demo.nodes import Brokers
@@ -32,9 +32,12 @@ TARGET = Path("docs/pictures")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
 LARGEST = 1_000_000
+LEAVES = 28  # so many that each of the four nodes has some
 WIDE, PHONE, MOVING = (1400, 860), (390, 844), (960, 600)
 FRAMES, FRAME_MS = 36, 140
 CITY = {"west": WEST, "south": SOUTH, "east": EAST, "north": NORTH}
+MARKET = DemoCity(1).districts[0]
+AROUND_DEGREES = 0.006
 _FRAME = """async (bounds) => {
   const { testing } = await import('/assets/js/main.js');
   (await testing.map()).frame(bounds, true);
@@ -67,8 +70,9 @@ async def main() -> None:
             await people.begin()
             await people.live(4, lambda *_: None)
             tracks = tracks_before(160, 1)
-            plan = quadrant_plan(Rect(*BOUNDS), tracks.values(), 12, len(brokers.names), STEP_S)
-            await brokers.share(plan)
+            plan = quadrant_plan(Rect(*BOUNDS), tracks.values(), LEAVES, len(brokers.names), STEP_S)
+            while len(set(await brokers.share(plan))) < len(brokers.names):  # noqa: ASYNC110
+                await asyncio.sleep(1)  # a busy node may just not have been in the list
             life = asyncio.create_task(live_on(people))
             await take_all(brokers.address.replace("#demo&", "#"))
             life.cancel()
@@ -124,17 +128,30 @@ async def go(page: Page, route: str, wait_ms: int) -> None:
 
 
 async def try_it(page: Page) -> None:
-    """Draw a circle and write a condition."""
+    """Draw a circle around the market square and write a condition."""
     await go(page, "try", 500)
+    lon, lat = MARKET
+    await page.evaluate(_FRAME, around(lon, lat))
+    await page.wait_for_timeout(3_000)  # trails begin anew
     await page.get_by_role("button", name="Circle").click()
-    x, y = await page.evaluate(_PIXEL, [-122.4085, 37.7905])
-    edge, _ = await page.evaluate(_PIXEL, [-122.4066, 37.7905])
+    x, y = await page.evaluate(_PIXEL, [lon, lat])
+    edge, _ = await page.evaluate(_PIXEL, [lon + 0.003, lat])
     await page.mouse.move(x, y)
     await page.mouse.down()
     await page.mouse.move(edge, y, steps=5)
     await page.mouse.up()
     await page.get_by_label("Condition").fill("price < 12")
     await page.wait_for_timeout(5_000)
+
+
+def around(lon: float, lat: float) -> dict[str, float]:
+    """Return the bounds of a neighbourhood."""
+    return {
+        "west": lon - AROUND_DEGREES,
+        "south": lat - AROUND_DEGREES,
+        "east": lon + AROUND_DEGREES,
+        "north": lat + AROUND_DEGREES,
+    }
 
 
 async def shot(page: Page, name: str) -> None:

@@ -22,7 +22,10 @@ def greeting(oldest: int = 1, newest: int = 1, spaces: str = "digest", skew_ms: 
         (greeting(), ""),
         (greeting(newest=2), ""),
         (greeting(skew_ms=0), ""),  # no causal group, or a node that does not say
-        (greeting(8, 9), "b speaks versions 8 to 9 of the messages between nodes, this node 1 to"),
+        (
+            greeting(9, 10),
+            "b speaks versions 9 to 10 of the messages between nodes, this node 1 to",
+        ),
         (greeting(0, 0), "b speaks versions 0 to 0"),
         (greeting(spaces="else"), "b has other spaces in its configuration"),
         (greeting(skew_ms=250), "b lets clocks be 250 ms apart, this node 100 ms"),

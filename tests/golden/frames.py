@@ -89,6 +89,8 @@ TOLD = {
     "tunnel paused": m.TunnelPaused(4, True),
     "bridge here": m.BridgeHere("edge"),
     "client boxes told": m.ClientBoxesTold("shops", [((0.0, -1.5), (20.0, 1.5))]),
+    "operator question": m.OperatorQuestion(5, b"asked"),
+    "operator answer": m.OperatorAnswer(5, b"answer"),
 }
 _OLDER = {
     "interest without ready": (

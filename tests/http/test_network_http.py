@@ -43,6 +43,7 @@ class ManagedCluster(RealCluster):
         self.http: dict[str, int] = {}
         self.operators = directory / "operators.txt"
         set_operator(self.operators, "ann", "operator", PASSWORD.encode())
+        set_operator(self.operators, "vic", "viewer", PASSWORD.encode())
 
     def begin(
         self, name: str, prelude: str = "", config: Path | None = None, address: str = ""
@@ -150,3 +151,77 @@ def test_nodes_and_causal_groups_are_shown(cluster: ManagedCluster):
 
 def test_a_node_is_ready_once_it_has_joined(cluster: ManagedCluster):
     assert Caller(cluster.http["one"]).get("/readyz").status == 200
+
+
+def test_a_client_of_another_node_is_shown_explained_and_disconnected(cluster: ManagedCluster):
+    there = Mover(cluster.ports["two"], "far away").connect((2.0, 2.0))
+    there.subscribe("$near/1km/shops/bread")
+    ann, path = cluster.operator("one"), "/api/clients/far%20away"
+    try:
+        found = ann.get(path).json
+        assert found["client"]["node"] == "two"
+        assert found["client"]["position"] == [2.0, 2.0]
+        assert [one["near_m"] for one in found["subscriptions"]["items"]] == [1000]
+        near, far = ({"lon": lon, "lat": 2.0} for lon in (2.001, 3.0))
+        question = {"client": "far away", "topic": "shops/bread"}
+        assert ann.post("/api/explain", {**question, "payload": near}).json["delivered"]
+        told = ann.post("/api/explain", {**question, "payload": far}).json
+        assert not told["delivered"]
+        assert "there is no session" not in told["because"]
+        assert ann.post(f"{path}/disconnect").status == 204
+        wait_for(lambda: there.ended)
+        assert ann.get("/api/clients/nobody").status == 404
+    finally:
+        there.end()
+
+
+def test_lists_shapes_and_matches_are_those_of_all_nodes(cluster: ManagedCluster):
+    movers = [
+        Mover(cluster.ports[node], f"at {node}").connect((place, 1.0))
+        for node, place in (("one", 1.0), ("two", 1.001))
+    ]
+    for one in movers:
+        one.subscribe("$near/5km/shops/all")
+    ann = cluster.operator("one")
+    try:
+        rows = ann.get("/api/clients?search=at%20&connected=true").json
+        assert [(one["id"], one["node"]) for one in rows["items"]] == [
+            ("at one", "one"),
+            ("at two", "two"),
+        ]
+        assert rows["total"] == 2
+        first = ann.get("/api/clients?search=at%20&connected=true&limit=1").json
+        rest = ann.get(
+            f"/api/clients?search=at%20&connected=true&limit=1&cursor={first['next']}"
+        ).json
+        pages = [*first["items"], *rest["items"]]
+        assert ([one["id"] for one in pages], rest["next"]) == (["at one", "at two"], None)
+        assert {one["client"] for one in ann.get("/api/shapes").json["near"]} == {
+            "at one",
+            "at two",
+        }
+        message = {"topic": "shops/all", "payload": {"lon": 1.0011, "lat": 1.0}}
+        matches = ann.post("/api/match", message).json["matches"]
+        assert {one["client"] for one in matches} == {"at one", "at two"}
+        best = ann.post("/api/match", {**message, "top": 1, "rank": "nearest"}).json["matches"]
+        assert [one["client"] for one in best] == ["at two"]
+    finally:
+        for one in movers:
+            one.end()
+
+
+def test_a_viewer_sees_no_place_at_another_node_and_changes_nothing_there(cluster: ManagedCluster):
+    there = Mover(cluster.ports["two"], "shy").connect((2.25, 2.5))
+    there.subscribe("$near/1km/shops/bread")
+    vic, path = Caller(cluster.http["one"]).log_in("vic", PASSWORD), "/api/clients/shy"
+    try:
+        found = vic.get(path)
+        assert found.json["client"]["node"] == "two"
+        assert found.json["client"]["position"] is None
+        assert b"2.25" not in found.body
+        assert vic.post(f"{path}/disconnect").status == 403
+        assert vic.post("/api/explain", {"client": "shy", "topic": "shops/bread"}).status == 403
+        assert Caller(cluster.http["one"]).get(path).status == 401
+        assert not there.ended
+    finally:
+        there.end()

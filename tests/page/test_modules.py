@@ -367,6 +367,40 @@ def test_a_view_that_rests_is_drawn_some_thirty_times_a_second_however_fast_fram
 # --- words ----------------------------------------------------------------------------------------
 
 
+def test_squares_are_drawn_again_once_one_of_them_is_a_pixel_away(run: Run):
+    found = run(
+        """const { Dots } = await load('map/paint');
+        const canvas = document.createElement('canvas');
+        [canvas.width, canvas.height] = [100, 80];
+        const dots = new Dots(canvas);
+        const { paint } = dots;
+        let painted = 0;
+        dots.paint = function (...given) { painted++; paint.apply(this, given); };
+        const at = (fill, ...places) => {
+          dots.draw(places.map(([x, y]) => [{}, x, y]), fill);
+          const { data } = dots.context.getImageData(0, 0, 100, 80);
+          const blue = [];
+          for (let i = 0; i < 8000; i++)
+            if (data[4 * i + 2] === 255) blue.push([i % 100, Math.floor(i / 100)]);
+          return [painted, blue.length && blue[0], blue.length];
+        };
+        const seen = [at('#0000ff', [10, 10], [50, 50]), at('#0000ff', [10.9, 10], [50, 49.1]),
+          at('#0000ff', [10.9, 9.1], [50, 50]), at('#0000ff', [11, 10], [50, 50]),
+          at('#0000ff', [11, 10]), at('#00ff00', [11, 10]), at('#0000ff', [11, 10])];
+        dots.hide();
+        seen.push(at('#0000ff', [11, 10]));
+        canvas.width = 99;
+        dots.ratio = 2;
+        seen.push(at('#0000ff', [11, 10]).slice(0, 1), at('#0000ff', [11.5, 10]).slice(0, 1));
+        return seen;"""
+    )
+    one, both = [[9, 8], 16], [[8, 8], 32]
+    assert found == [
+        [1, *both], [1, *both], [1, *both], [2, [9, 8], 32],
+        [3, *one], [4, 0, 0], [5, *one], [6, *one], [7], [8],
+    ]  # fmt: skip
+
+
 def test_numbers_are_written_as_people_read_them(run: Run):
     examples = [
         ("count", 12345.4, "12,345"), ("count", 1_250_000, "1.3 M"), ("count", None, "–"),

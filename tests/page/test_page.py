@@ -97,6 +97,53 @@ def test_an_event_on_the_map_says_whom_it_reached(open_page: OpenPage, town: Pag
     assert page.locator(".panel .chips").inner_text().split() == ["ana", "cleo"]
 
 
+def test_a_click_on_the_ground_says_who_listens_there(open_page: OpenPage):
+    page = open_page()
+    page.locator(".fact", has_text="3 clients").wait_for()
+    known = (
+        "async () => (await (await import('/assets/js/main.js')).testing.map()).scene.ranges.length"
+    )
+    wait_for(lambda: page.evaluate(known) == 2)
+    panel = page.locator(".panel")
+    page.mouse.click(*on_screen(page, -122.4084, 37.7875))  # 66 m from ana, in cleo's area
+    panel.get_by_role("heading", name="Who listens here · 2").wait_for()
+    assert panel.locator(".subs li button").all_inner_texts() == ["cleo", "ana"]
+    page.mouse.click(*on_screen(page, -122.4045, 37.7915))  # near ben
+    panel.get_by_role("heading", name="Who listens here · 1").wait_for()
+    panel.get_by_role("button", name="ben").click()
+    panel.get_by_role("heading", name="ben").wait_for()
+    page.mouse.click(*on_screen(page, -122.4084, 37.7875))
+    panel.wait_for(state="hidden")
+
+
+def test_a_client_of_the_list_is_found_on_the_map(open_page: OpenPage):
+    page = open_page(route="clients")
+    page.get_by_role("button", name="ben").click()
+    page.get_by_role("link", name="Show on the map").click()
+    page.locator(".panel").get_by_role("heading", name="ben").wait_for()
+    x, y = on_screen(page, -122.4030, 37.7920)
+    box = page.locator(".map-canvas").bounding_box()
+    assert box is not None
+    assert x == pytest.approx(box["x"] + box["width"] / 2, abs=2)
+    assert y == pytest.approx(box["y"] + box["height"] / 2, abs=2)
+
+
+def test_the_learning_view_has_the_plan_before(
+    other_town: Callable[..., PageTown], open_page: OpenPage, tmp_path: Path
+):
+    track = [(-122.41 + step * 1e-4, 37.785 + step * 1e-4) for step in range(60)]
+    for name, leaves in (("plan-before.json", 4), ("plan.json", 10)):
+        save_plan(quadrant_plan(Rect(*BOUNDS), [track, track[::-1]], leaves, 2), tmp_path / name)
+    page = open_page(route="learning", of=other_town())
+    page.get_by_role("heading", name="The plan before, and now").wait_for()
+    captions = page.locator("figcaption").all_inner_texts()
+    assert [one.partition(":")[0] for one in captions] == [
+        "The plan before",
+        "The plan of the last run",
+    ]
+    assert captions[0].partition(":")[2] != captions[1].partition(":")[2]
+
+
 def test_the_slider_goes_back_in_time_and_a_button_to_now(open_page: OpenPage, town: PageTown):
     page = open_page()
     page.locator(".fact", has_text="3 clients").wait_for()

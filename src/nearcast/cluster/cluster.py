@@ -26,6 +26,7 @@ from nearcast.cluster.distributed_top_k import DistributedTopK
 from nearcast.cluster.filter_aggregation import LOOSENESS, FilterAggregation
 from nearcast.cluster.links import LinkTiming
 from nearcast.cluster.messages import PeerVersion, decode, decode_greeting, encode
+from nearcast.cluster.operators.questions import OperatorQuestions
 from nearcast.cluster.part import ClusterPart, callbacks_of, handlers_of
 from nearcast.cluster.peer import PeerNode
 from nearcast.cluster.peer_handshake import PeerTerms, clock_objection
@@ -125,6 +126,7 @@ class Cluster:
         )
         self._retained = RetainedSync(name, node, peers, self._race)
         self.bridging = Bridging(name, node, peers, declared)
+        self.operators = OperatorQuestions(peers)
         self._subacks = DeferredSubacks(peers, self._gossip, self._relay)
         self._subscriptions = SubscriptionSync(
             node,
@@ -147,6 +149,7 @@ class Cluster:
             self._redirects,
             self._retained,
             self.bridging,
+            self.operators,
             self._subacks,
         )
         self._handlers = handlers_of(self.parts)

@@ -37,6 +37,8 @@ class PeerVersion(IntEnum):
     """A node reports the load of its leaves, so that one node can propose an adapted plan."""
     HAS_BRIDGES = 7
     """Nodes tell bridges what their clients want of an overlay."""
+    ASKS_FOR_OPERATORS = 8
+    """A node asks the others on behalf of an operator at its page."""
 
 
 class Greeting(msgspec.Struct, array_like=True, frozen=True):
@@ -290,6 +292,24 @@ class ClientBoxesTold(PeerMessage, frozen=True, tag="x"):
 
     space: str
     boxes: list[tuple[tuple[float, ...], tuple[float, ...]]]
+
+
+class OperatorQuestion(PeerMessage, frozen=True, tag="q"):
+    """Asks your HTTP API something for an operator at mine; answered with `OperatorAnswer`."""
+
+    since: ClassVar[PeerVersion] = PeerVersion.ASKS_FOR_OPERATORS
+
+    number: int
+    question: bytes
+
+
+class OperatorAnswer(PeerMessage, frozen=True, tag="a"):
+    """What my HTTP API answers to your question of this number; empty: nothing."""
+
+    since: ClassVar[PeerVersion] = PeerVersion.ASKS_FOR_OPERATORS
+
+    number: int
+    answer: bytes
 
 
 MESSAGES: tuple[type[PeerMessage], ...] = tuple(PeerMessage.__subclasses__())

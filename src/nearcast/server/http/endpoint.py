@@ -114,9 +114,11 @@ class Endpoint:
     gather: Gather | None
     """Makes one answer of those of all workers; None: this worker's is that of all."""
     home: Callable[[Call], str] | None
-    """Returns the identifier of the session that is asked for: its worker answers."""
+    """Returns the identifier of the session that is asked for: its worker or node answers."""
     changes: bool
     """Whether something changes: a browser then has to show that its request is not forged."""
+    spans_nodes: bool
+    """Whether `gather` joins the answers of the nodes of a network, too."""
     may_be_empty: bool
     """Whether there may be nothing to answer with: 204."""
 
@@ -182,6 +184,7 @@ def endpoint(
     changes: bool | None = None,
     may_be_empty: bool = False,
     gather: Gather | None = None,
+    spans_nodes: bool = False,
     home: Callable[[Call], str] | None = None,
 ) -> Callable[[Handler], Handler]:
     """Declare a function as an endpoint."""
@@ -202,6 +205,7 @@ def endpoint(
                 gather,
                 home,
                 does,
+                spans_nodes,
                 may_be_empty,
             )
         )

@@ -1,7 +1,8 @@
 """One answer of a broker with several workers: how the answers of each become that of all.
 
 An endpoint without a function here is answered by the worker that serves the page. `Asker` asks any
-worker, this one included; those that are just being started again are left out.
+worker, this one included; those that are just being started again are left out. Of some endpoints
+(`spans_nodes`) the answers of the nodes of a network are joined in the same way.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 
 Twice a second there is a frame of what has changed since the last one; figures come every two
 seconds. Without a subscriber the broker reports nothing to this class, and twice a second it looks
-whether there is one. A position costs one entry of a dictionary; a client that moves several times
+whether there is one. A position costs one entry of a set; a client that moves several times
 between two frames is in the next one once. Of the events, ten are shown in a frame, and the others
 counted.
 """
@@ -62,7 +62,9 @@ class LiveFeed:
         self._is_watching = False
         self._until_full = 0  # frames; 0: nobody has watched positions before this one
         self._has_map = self._has_events = False
-        self._moved: dict[Session, None] = {}
+        self._moved: set[Session] = set()
+        self.moved: Callable[[Session], None] = self._moved.add
+        """Puts a client into the next frame: of all that is done for a page, this is done most."""
         self._gone: dict[Session, None] = {}
         self._events: list[dict[str, Any]] = []
         self._left_out = 0
@@ -116,24 +118,27 @@ class LiveFeed:
         if is_watching != self._is_watching:
             self._is_watching = is_watching
             self._node.inspection.watch_with(self if is_watching else None)
-            self._moved, self._gone = {}, {}
+            self._moved.clear()
+            self._gone = {}
             self._events, self._left_out = [], 0
 
     def _publish_positions(self) -> None:
-        moved, gone, self._moved, self._gone = self._moved, self._gone, {}, {}
+        moved: Collection[Session] = [one for one in self._moved if not one.is_onlooker]
+        self._moved.clear()
+        gone, self._gone = self._gone, {}
         is_full = self._until_full <= 0
         self._until_full = _FULL_EVERY if is_full else self._until_full - 1
         if is_full:
             sessions = self._node.client_sessions()
             present = (one for one in sessions if one.link and not one.is_onlooker)
-            moved = dict.fromkeys(islice(present, _MOST_FULL))
+            moved = list(islice(present, _MOST_FULL))
             gone = {}
         elif not (moved or gone):
             return
         rows = [
-            (one.client_id, *one.position)
+            (one.client_id, place[0], place[1])
             for one in moved
-            if one.position is not None and one.link is not None
+            if (place := one.position) is not None and one.link is not None
         ]
         frame = {
             "t": self._turns.clock.now_ms(),
@@ -173,11 +178,6 @@ class LiveFeed:
 
     # --- what the broker reports ------------------------------------------------------------
 
-    def moved(self, session: Session, /) -> None:
-        """Put a client into the next frame."""
-        if not session.is_onlooker:
-            self._moved[session] = None
-
     def present(self, session: Session, /) -> None:
         """Put a client that has come or gone into the next frame."""
         if session.is_onlooker:
@@ -185,7 +185,7 @@ class LiveFeed:
         if session.link is None:
             self._gone[session] = None
         elif session.position is not None:
-            self._moved[session] = None
+            self._moved.add(session)
 
     def wants_event(self) -> bool:
         """Return whether there is room for an event in the next frame; else count it."""

@@ -106,10 +106,19 @@ class Management:
         )
         self.site = Site(sources(self._tail, self._live), logins, port)
         self._live.figures = partial(figures_of, self.site)
+        self._share_answers()
         self.make: Callable[[], asyncio.Protocol] = partial(HttpProtocol, self.site)
         self._alarm: asyncio.TimerHandle | None = None
         self._live.start()
         self._check_expiry()
+
+    def _share_answers(self) -> None:
+        """Answer together with the other nodes, where there is a network."""
+        network = self.site.sources.network()
+        if network is not None and network.mesh.is_network:
+            from nearcast.server.cluster.node_requests import NodeRequests
+
+            self.site.requests = NodeRequests(self.site, network)
 
     def _check_expiry(self) -> None:
         self.site.logins.end_expired()

@@ -66,11 +66,11 @@ class Sources:
     live: LiveFeed
 
 
-class AllWorkers(Protocol):
-    """Answers for all processes of a broker."""
+class SharedAnswers(Protocol):
+    """Answers for all processes of a broker, or all nodes of a network."""
 
     async def result(self, found: Endpoint, call: Call) -> Any:
-        """Return what an endpoint answers for the whole broker."""
+        """Return what an endpoint answers for all of them."""
 
 
 class Site:
@@ -84,7 +84,7 @@ class Site:
         self._connections: set[HttpProtocol] = set()
         self.files = PageFiles()
         self.tiles = tiles_of(self.section)
-        self.requests: AllWorkers | None = None  # of a broker with workers: asks them all
+        self.requests: SharedAnswers | None = None  # of workers, or in a network: asks the others
 
     @property
     def section(self) -> HttpSection:

@@ -147,6 +147,7 @@ def explain(call: Call) -> ExplainAnswer:
     body=MatchBody,
     changes=False,
     gather=_match_of_all,
+    spans_nodes=True,
 )
 def match(call: Call) -> MatchList:
     """Return which clients of this node would get a message now, the best first."""

@@ -13,10 +13,10 @@ from nearcast.broker import Session, SessionSubscription
 from nearcast.model import where_text
 from nearcast.mqtt import ReasonCode
 from nearcast.server.http.endpoint import MOST_ROWS, Call, Role, endpoint
+from nearcast.server.http.endpoints.slices import smallest
 from nearcast.server.http.gathering import clients_of_all
 from nearcast.server.http.geometry import geometry_of
 from nearcast.server.http.problem import ProblemError
-from nearcast.server.http.slices import smallest
 
 Limit = Annotated[int, msgspec.Meta(ge=1, le=MOST_ROWS)]
 Search = Annotated[str, msgspec.Meta(max_length=500)]
@@ -45,6 +45,7 @@ class ClientRow(msgspec.Struct, frozen=True, kw_only=True):
     """One client in a list; `since` is in milliseconds since 1970, when it connected last."""
 
     id: str
+    node: str
     user: str | None
     connected: bool
     address: str | None
@@ -121,7 +122,7 @@ def _named(call: Call) -> str:
     return call.parts["client"]
 
 
-@endpoint("GET", "/api/clients", query=ClientsQuery, gather=clients_of_all)
+@endpoint("GET", "/api/clients", query=ClientsQuery, gather=clients_of_all, spans_nodes=True)
 async def clients(call: Call) -> ClientPage:
     """Return clients in the order in which their sessions began, connected or not."""
     query: ClientsQuery = call.query
@@ -220,6 +221,7 @@ def client_row(call: Call, one: Session) -> ClientRow:
     link = one.link
     return ClientRow(
         id=one.client_id,
+        node=call.site.sources.configuration().node.name,
         user=one.user_name,
         connected=link is not None,
         address=None if link is None else link.address,

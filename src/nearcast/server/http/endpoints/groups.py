@@ -9,8 +9,8 @@ import msgspec
 from nearcast.broker.session.session import PEER_PREFIX
 from nearcast.server.http.endpoint import Call, endpoint
 from nearcast.server.http.endpoints.clients import Limit
+from nearcast.server.http.endpoints.slices import smallest
 from nearcast.server.http.gathering import added, merged, rows_by
-from nearcast.server.http.slices import smallest
 
 _MOST_MEMBERS = 100
 

@@ -10,8 +10,8 @@ import nearcast
 from nearcast.broker import Counters
 from nearcast.broker.counters import DROPS
 from nearcast.server.http.endpoint import Call, endpoint
+from nearcast.server.http.endpoints.slices import in_slices
 from nearcast.server.http.gathering import Asker, added, merged, worst
-from nearcast.server.http.slices import in_slices
 
 if TYPE_CHECKING:
     from nearcast.server.cluster.link_runtime import LinkRuntime

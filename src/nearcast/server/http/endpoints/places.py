@@ -9,10 +9,10 @@ import msgspec
 
 from nearcast.server.http.endpoint import Call, HttpAnswer, Role, endpoint
 from nearcast.server.http.endpoints.learned import found_files, json_file
+from nearcast.server.http.endpoints.slices import in_slices
 from nearcast.server.http.gathering import added, joined, merged
 from nearcast.server.http.geometry import geometry_of
 from nearcast.server.http.problem import ProblemError
-from nearcast.server.http.slices import in_slices
 
 _GEOJSON = "application/geo+json"
 _MOST_POSITIONS = 50_000
@@ -118,7 +118,14 @@ async def positions(call: Call) -> PositionList:
     return PositionList(call.site.now_ms, rows, left_out)
 
 
-@endpoint("GET", "/api/shapes", role=Role.OPERATOR, query=ShapesQuery, gather=_SHAPES)
+@endpoint(
+    "GET",
+    "/api/shapes",
+    role=Role.OPERATOR,
+    query=ShapesQuery,
+    gather=_SHAPES,
+    spans_nodes=True,
+)
 async def shapes(call: Call) -> ShapeList:
     """Return `$near` circles and `$area` shapes of connected clients."""
     check_positions(call)

@@ -16,9 +16,9 @@ from nearcast.mqtt import MqttProtocolError
 from nearcast.mqtt.topics import check_topic_filter
 from nearcast.server.http.endpoint import Call, Role, endpoint
 from nearcast.server.http.endpoints.clients import Limit
+from nearcast.server.http.endpoints.slices import in_slices, smallest
 from nearcast.server.http.gathering import rows_by
 from nearcast.server.http.problem import ProblemError
-from nearcast.server.http.slices import in_slices, smallest
 
 TopicText = Annotated[str, msgspec.Meta(min_length=1, max_length=4_000)]
 _PREVIEW = 200

@@ -57,6 +57,7 @@ export class MapCanvas {
       canvas.getContext("2d").setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     }
     this.camera.resize(clientWidth, clientHeight);
+    this.dots.hide(); // a canvas whose size is set is empty
     this.drawFrame(Date.now());
   }
 
@@ -152,7 +153,7 @@ export class MapCanvas {
     return areTooMany ? (selectedRanges ?? []).filter(([id]) => id === selected?.id) : ranges;
   }
 
-  /** Return what is at a point of the screen: {client}, {event}, {region}, {leaf} or {}. */
+  /** Return what is at a point of the screen: {client}, {event}, or {region, leaf} of the ground there. */
   hit(px, py) {
     let [best, nearest] = [null, REACH_PX ** 2];
     for (const [one, x, y] of this.inView) {
@@ -167,9 +168,7 @@ export class MapCanvas {
     if (event) return { event };
     const place = camera.toPlace(px, py);
     const at = (features) => features.findLast(({ geometry }) => contains(geometry, ...place));
-    const region = scene.layers.regions ? at(scene.regions) : null;
-    const leaf = scene.layers.plan ? at(scene.plan) : null;
-    return region ? { region } : leaf ? { leaf } : {};
+    return { region: scene.layers.regions ? at(scene.regions) : null, leaf: scene.layers.plan ? at(scene.plan) : null };
   }
 }
 

@@ -69,12 +69,31 @@ export class Dots {
   constructor(canvas) {
     [this.canvas, this.context] = [canvas, canvas.getContext("2d", { willReadFrequently: true })];
     this.ratio = 1; // pixels of the canvas per pixel of the page
+    this.drawn = new Float32Array(0); // where everybody is in the picture
     this.hide();
   }
 
   hide() { this.canvas.hidden = true; }
 
+  /** Draw, unless nobody is a pixel away from where the picture has it: whole squares move by pixels. */
   draw(inView, fill) {
+    if (!this.isStale(inView, fill)) return;
+    this.paint(inView, fill);
+    if (this.drawn.length !== 2 * inView.length) this.drawn = new Float32Array(2 * inView.length);
+    for (let i = 0; i < inView.length; i++) [this.drawn[2 * i], this.drawn[2 * i + 1]] = [inView[i][1], inView[i][2]];
+    this.fill = fill;
+  }
+
+  isStale(inView, fill) {
+    const { canvas, drawn, image, ratio } = this;
+    if (canvas.hidden || fill !== this.fill || drawn.length !== 2 * inView.length || image?.width !== canvas.width || image.height !== canvas.height) return true;
+    const far = 1 / ratio;
+    for (let i = 0; i < inView.length; i++)
+      if (Math.abs(inView[i][1] - drawn[2 * i]) >= far || Math.abs(inView[i][2] - drawn[2 * i + 1]) >= far) return true;
+    return false;
+  }
+
+  paint(inView, fill) {
     const { canvas: { width, height }, context, ratio } = this;
     if (this.image?.width !== width || this.image.height !== height) {
       this.image = context.createImageData(width, height);

@@ -1,6 +1,6 @@
 // Clients: a list that can be searched, and what one of them is.
 
-import { get, isOperator } from "../api.js";
+import { get, isOperator, session } from "../api.js";
 import { h, icon, put, tool } from "../dom.js";
 import { count, duration, many, place } from "../format.js";
 import { kickButton, subscriptionRow } from "./inspect.js";
@@ -33,10 +33,11 @@ export class ClientsView extends PolledView {
   }
 
   draw({ items, total, next }) {
+    const spans = items.some(({ node }) => node !== session.node);
     put(this.body, h("p.dim", many(total, "client")),
-      table([["Client", ""], ["State", ""], ["Protocol", "minor"], ["Address", "minor"], ["Since", "minor"], ["Subscriptions", "right"], ["Queued", "right"], ["Place", "minor"]],
+      table([["Client", ""], ...(spans ? [["Node", "minor"]] : []), ["State", ""], ["Protocol", "minor"], ["Address", "minor"], ["Since", "minor"], ["Subscriptions", "right minor"], ["Queued", "right"], ["Place", "minor"]],
         items.map((one) => [
-          h("button.quiet.link", { type: "button", onclick: () => this.open(one.id) }, one.id || "(no name)"),
+          h("button.quiet.link", { type: "button", onclick: () => this.open(one.id) }, one.id || "(no name)"), ...(spans ? [one.node] : []),
           one.connected ? h("span.pill.good", "connected") : h("span.pill", "away"),
           one.protocol ?? "–", h("span.num", one.address ?? "–"), one.since ? duration((Date.now() - ms(one.since)) / 1000) : "–",
           h("span.num", count(one.subscriptions)), h("span.num", count(one.queued)), one.position ? h("span.num", place(one.position)) : "–",
@@ -51,8 +52,9 @@ export class ClientsView extends PolledView {
     try {
       const { client, subscriptions, unread } = await get(`clients/${encodeURIComponent(id)}`);
       put(this.detail, head, h("div.panel-body",
-        h("dl.facts", h("dt", "Address"), h("dd", client.address ?? "–"), h("dt", "Queued"), h("dd.num", `${count(client.queued)}`), unread ? [h("dt", "Queue"), h("dd", "not read from disk yet")] : null),
-        isOperator() && client.connected ? kickButton(id, () => this.refresh()) : null,
+        h("dl.facts", client.node === session.node ? null : [h("dt", "Node"), h("dd", client.node)], h("dt", "Address"), h("dd", client.address ?? "–"), h("dt", "Queued"), h("dd.num", `${count(client.queued)}`), unread ? [h("dt", "Reading"), h("dd", "it does not read what it is sent, or sends more than it may")] : null),
+        h("div.actions", client.position ? h("a.button", { href: `#/map/${encodeURIComponent(id)}` }, icon("map"), "Show on the map") : null,
+          isOperator() && client.connected ? kickButton(id, () => this.refresh()) : null),
         h("h3", `Subscriptions · ${subscriptions.total}`), h("ul.subs", subscriptions.items.map(subscriptionRow))));
     } catch (problem) {
       put(this.detail, head, h("p.problem", problem.message));

@@ -3,9 +3,11 @@
 import { get, isOperator, post, session } from "../api.js";
 import { h, icon, put, tool } from "../dom.js";
 import { clock, count, duration, many, place } from "../format.js";
+import { distanceM } from "../map/camera.js";
 import { boundsOf, contains } from "../map/ground.js";
 
 const RECENT = 8; // events that can be asked about
+const HEARD = 20; // subscriptions that are listed for a place
 
 /** Fills the panel of the map. */
 export class Inspector {
@@ -13,16 +15,18 @@ export class Inspector {
     this.view = view;
   }
 
-  pick({ client, event, leaf, region }) {
+  pick({ client, event, leaf, region }, place) {
     if (client) this.showClient(client.id);
     else if (event) this.showEvent(event);
-    else if (!this.view.tryIt.isOpen && (leaf || region) && this.view.panel.hidden) this.showArea(leaf ?? region, !leaf);
-    else if (!this.view.tryIt.isOpen) this.close();
+    else if (this.view.tryIt.isOpen) return;
+    else if (place && (this.view.panel.hidden || this.isGround)) this.showGround(place, leaf, region);
+    else this.close();
   }
 
   close() {
     const { view } = this;
     view.scene.selected = view.follows = this.event = null;
+    this.isGround = false;
     view.panel.hidden = !view.tryIt.isOpen;
     if (view.tryIt.isOpen) view.tryIt.fill();
     view.map.redraw();
@@ -30,10 +34,12 @@ export class Inspector {
 
   open(title, kind, ...content) {
     const { panel } = this.view;
+    this.isGround = false;
     put(panel, h("header.panel-head", h("div", h("h3", kind), h("h2.wrap", title)), tool("close", "Close", () => this.close())), h("div.panel-body", content));
     panel.hidden = false;
   }
 
+  /** Show a client; return its place, if that is known. */
   async showClient(id) {
     const { scene, map } = this.view;
     const event = scene.happenings.lastFor(id) ?? scene.happenings.all.at(-1) ?? null;
@@ -45,21 +51,26 @@ export class Inspector {
     try {
       found = await get(`clients/${encodeURIComponent(id)}`);
     } catch (problem) {
-      if (scene.selected?.id === id) this.open(id, "Client", problem.status === 404 ? this.elsewhere(id) : h("p.problem", problem.message), this.why(id, event));
-      return;
+      if (scene.selected?.id === id) this.open(id, "Client", problem.status === 404 ? this.unknown(id) : h("p.problem", problem.message));
+      return null;
     }
     scene.selectedRanges = found.subscriptions.items.filter(({ near_m: near }) => near).map(({ near_m: near }) => [id, near]);
     if (scene.selected?.id === id) this.open(id, "Client", this.facts(found), this.actions(id, found.client), this.subscriptions(found.subscriptions), this.why(id, event));
+    return found.client.position;
   }
 
-  elsewhere(id) {
+  /** What there is to say of a client that no node answers for. */
+  unknown(id) {
     const one = this.view.scene.crowd.clients.get(id);
-    return [one ? h("p", h("span.dim", "Place "), h("span.num", place([one.lon, one.lat]))) : null, h("p.dim", "It is connected to another node, which knows its session.")];
+    return one
+      ? [h("p", h("span.dim", "Place "), h("span.num", place([one.lon, one.lat]))), h("p.dim", `Its session is at node ${one.node}, which does not answer questions: it has no HTTP API, or is of an older version.`)]
+      : h("p.dim", "It has gone.");
   }
 
   facts({ client, keep_alive_s: keepAlive, expiry_s: expiry }) {
     const spot = client.position;
     return h("dl.facts",
+      client.node === session.node ? null : pair("Node", client.node),
       pair("State", client.connected ? h("span.pill.good", "connected") : h("span.pill", "away")),
       spot ? pair("Place", h("span.num", place(spot))) : null,
       pair("Protocol", [client.protocol, client.address ? h("span.dim", `  ${client.address}`) : null]),
@@ -104,18 +115,44 @@ export class Inspector {
     if (this.waits && this.waits === scene.selected?.id && !panel.hidden && scene.happenings.all.length) this.showClient(this.waits);
   }
 
-  /** Show a leaf of the plan, or a slow region. */
-  showArea({ properties, geometry }, isRegion) {
-    const { scene } = this.view;
-    const inside = [...scene.crowd.clients.values()].filter(({ lon, lat }) => contains(geometry, lon, lat)).length;
+  /** Show what a place belongs to, and who listens there. */
+  showGround(at, leaf, region) {
+    const listeners = this.listeners(at);
+    if (!leaf && !region && !listeners.length) return this.close();
+    const title = leaf ? nameOf(leaf) : region ? "Slow region" : place(at);
+    this.open(title, leaf ? "Area of the plan" : region ? "People stay here for long" : "Here",
+      [leaf, region].filter(Boolean).map((area) => this.areaFacts(area, area === region, Boolean(leaf && region))),
+      this.heard(listeners));
+    this.isGround = true;
+  }
+
+  areaFacts({ properties, geometry }, isRegion, isHeaded) {
+    const inside = [...this.view.scene.crowd.clients.values()].filter(({ lon, lat }) => contains(geometry, lon, lat)).length;
     const bounds = boundsOf([{ geometry }]);
-    this.open(isRegion ? "Slow region" : properties.node ?? `broker ${properties.broker}`, isRegion ? "People stay here for long" : "Area of the plan",
-      h("dl.facts",
-        isRegion ? null : pair("Served by", properties.node ? `node ${properties.node}` : `broker ${properties.broker}`),
-        isRegion ? null : pair("Cut", properties.kind === "R leaf" ? "where few people cross (R leaf)" : "into quadrants (Q leaf)"),
-        properties.load === undefined ? null : pair("Users, as learned", h("span.num", count(properties.load))),
-        session.positions ? pair("Clients now", h("span.num", count(inside))) : null,
-        pair("From", h("span.num", place([bounds.west, bounds.south]))), pair("To", h("span.num", place([bounds.east, bounds.north])))));
+    return h("section", isHeaded ? h("h3", isRegion ? "Slow region" : "Area") : null, h("dl.facts",
+      isRegion ? null : pair("Served by", properties.node ? `node ${properties.node}` : `broker ${properties.broker}`),
+      isRegion ? null : pair("Cut", properties.kind === "R leaf" ? "where few people cross (R leaf)" : "into quadrants (Q leaf)"),
+      properties.load === undefined ? null : pair("Users, as learned", h("span.num", count(properties.load))),
+      session.positions ? pair("Clients now", h("span.num", count(inside))) : null,
+      pair("From", h("span.num", place([bounds.west, bounds.south]))), pair("To", h("span.num", place([bounds.east, bounds.north])))));
+  }
+
+  /** Return [client, what] of the circles and areas that cover a place, as far as the page knows them. */
+  listeners(at) {
+    const { crowd, ranges, areas } = this.view.scene;
+    const covers = (id, radiusM) => {
+      const one = crowd.clients.get(id);
+      return one && distanceM([one.lon, one.lat], at) <= radiusM;
+    };
+    return [...areas.filter(({ geometry }) => contains(geometry, ...at)).map(({ client, filter }) => [client, filter]),
+      ...ranges.filter(([id, radiusM]) => covers(id, radiusM)).map(([id, radiusM]) => [id, `near ${count(radiusM)} m`])];
+  }
+
+  heard(listeners) {
+    if (!session.positions) return null;
+    const rows = listeners.slice(0, HEARD).map(([id, what]) => h("li", h("button.quiet.link", { type: "button", onclick: () => this.showClient(id) }, id), h("span.pill", what)));
+    const more = this.view.scene.areTooMany ? "There are more subscriptions in view than this page knows." : listeners.length > HEARD ? `… and ${listeners.length - HEARD} more` : "";
+    return h("section", h("h3", `Who listens here · ${listeners.length}`), rows.length ? h("ul.subs", rows) : h("p.dim", "Nobody's circle or area covers this place."), more ? h("p.dim", more) : null);
   }
 
   showEvent(event) {
@@ -133,6 +170,7 @@ export class Inspector {
   }
 }
 
+const nameOf = ({ properties }) => properties.node ?? `broker ${properties.broker}`;
 const pair = (name, value) => [h("dt", name), h("dd", value)];
 const asMs = (since) => (typeof since === "number" ? (since < 1e11 ? since * 1000 : since) : Date.parse(since));
 

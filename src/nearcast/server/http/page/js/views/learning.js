@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import { h, put } from "../dom.js";
-import { clock, count } from "../format.js";
+import { clock, count, many } from "../format.js";
 import { planPicture } from "./plans.js";
 import { PolledView, table } from "./polled.js";
 
@@ -14,8 +14,8 @@ export class LearningView extends PolledView {
   }
 
   async read() {
-    const [learning, plan] = await Promise.all([get("learning"), get("plan")]);
-    return { learning, plan };
+    const [learning, plan, before] = await Promise.all([get("learning"), get("plan"), get("plan", { version: "before" })]);
+    return { learning, plan, before };
   }
 
   reset() {
@@ -23,17 +23,18 @@ export class LearningView extends PolledView {
     this.plans = [];
   }
 
-  draw({ learning, plan }) {
+  draw({ learning, plan, before }) {
     const version = learning.plan?.version ?? 0;
+    if (!this.plans.length && plan.features.length && before.features.length) this.plans = [{ version: null, features: before.features }];
     if (plan.features.length && this.plans.at(-1)?.version !== version) this.plans = [...this.plans, { version, features: plan.features }].slice(-2);
     put(this.tools, learning.plan ? h("span.pill.accent", `plan ${version} · ${count(learning.plan.leaves)} leaves`) : h("span.pill", "no plan"));
     put(this.body,
       h("section", h("h2", this.plans.length > 1 ? "The plan before, and now" : "The plan"),
-        this.plans.length ? h("div.columns", this.plans.map((one) => h("figure.card.pad", planPicture(one.features), h("figcaption.dim", `Plan ${one.version}: ${count(one.features.length)} leaves`))))
+        this.plans.length ? h("div.columns", this.plans.map((one) => h("figure.card.pad", planPicture(one.features), h("figcaption.dim", `${one.version === null ? "The plan before" : one.version ? `Plan ${one.version}` : "The plan of the last run"}: ${count(one.features.length)} leaves`))))
           : h("p.empty", "No plan is in force: every node serves everything. nearcast pipeline run makes one from the event log, nearcast nodes --plan shares it.")),
       h("section", h("h2", "Policies for retained messages"),
         table([["File", "grow"], ["Topics", "right"]], learning.policies.map((one) => [h("span", h("code.wrap", one.file), h("div.dim.small", one.topics.slice(0, 5).join("  "))), h("span.num", count(one.topic_count))]), "No policy: retained messages are sent at once."),
-        Object.keys(learning.groups).length ? h("div.tags", Object.entries(learning.groups).map(([name, many]) => h("span.pill", `${name}: ${count(many)} groups of topics`))) : null),
+        Object.keys(learning.groups).length ? h("div.tags", Object.entries(learning.groups).map(([name, number]) => h("span.pill", `${name}: ${many(number, "group")} of topics`))) : null),
       h("section", h("h2", "Runs of the pipeline"),
         learning.runs.length ? learning.runs.map((run) => h("details.card.pad", h("summary", h("code", run.folder), h("span.dim", `  ${when(run.at)} · ${run.steps.length} steps`)),
           table([["Step", ""], ["Result", "grow"]], run.steps.map((step) => [step.name ?? "–", h("span.dim", short(step.summary ?? step))]), "No steps.")))

@@ -4,6 +4,7 @@ import { isOperator, session } from "../api.js";
 import { h, put, tool } from "../dom.js";
 import { clock, count } from "../format.js";
 import { liveState, onState } from "../live.js";
+import { project } from "../map/camera.js";
 import { MapCanvas } from "../map/canvas.js";
 import { Crowd } from "../map/crowd.js";
 import { Feed } from "../map/feed.js";
@@ -17,6 +18,8 @@ const LAYERS = [
   ["clients", "Clients", true], ["trails", "Trails", true], ["ranges", "Ranges ($near)", true], ["areas", "Areas ($area)", true],
   ["events", "Events", true], ["plan", "Plan by node", true], ["regions", "Slow regions", false],
 ];
+
+const STREETS = 2 ** 24; // pixels that the world is wide, where a street is seen
 
 /** The view at #/map and, with the panel to try subscriptions, at #/try. */
 export class MapView {
@@ -34,7 +37,7 @@ export class MapView {
       onSpaces: (spaces) => this.tryIt.takeSpaces(spaces),
       onFirstPlaces: (bounds) => this.frame(bounds),
     });
-    this.map.onPick = (what) => this.inspector.pick(what);
+    this.map.onPick = (what, place) => this.inspector.pick(what, place);
     this.map.onMove = () => { this.feed.look(); this.drawScale(); };
     this.build();
     onState(() => this.tellState());
@@ -105,6 +108,22 @@ export class MapView {
     if (route !== "try" && !this.scene.selected) this.inspector.close();
     this.story.start();
     this.tick();
+    const asked = /^#\/map\/(.+)$/.exec(location.hash)?.[1];
+    if (asked) this.lookAt(asked);
+  }
+
+  /** Show the client that the address names, in the middle. */
+  async lookAt(name) {
+    history.replaceState(null, "", "#/map");
+    try {
+      const spot = await this.inspector.showClient(decodeURIComponent(name));
+      if (!spot) return;
+      const [x, y] = project(...spot);
+      this.feed.isFramed = true;
+      this.map.camera.jump({ x, y, scale: Math.max(this.map.camera.scale, STREETS) });
+    } catch (problem) {
+      if (!(problem instanceof URIError)) throw problem;
+    }
   }
 
   hide() {

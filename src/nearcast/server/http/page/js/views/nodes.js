@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import { h, put, svg } from "../dom.js";
-import { bytes, count, milliseconds } from "../format.js";
+import { count, milliseconds } from "../format.js";
 import { NodeFigures } from "./nodefigures.js";
 import { PolledView, table } from "./polled.js";
 
@@ -36,11 +36,12 @@ export class NodesView extends PolledView {
     const links = nodes.flatMap((node) => node.links.map((link) => ({ from: node.name, ...link })));
     put(this.body, problem ? h("p.problem", problem) : null,
       h("div.columns", h("section.card.pad.ring", drawing(nodes, links)),
-        h("section", table([["Node", ""], ["State", ""], ["Connected", "right"], ["Plan", "right"], ["Handovers", "right"], ["Messages out", "right"]],
+        h("section", table([["Node", ""], ["State", ""], ["Connected", "right"], ["Plan", "right minor"], ["Handovers", "right minor"], ["Messages out", "right"]],
           nodes.map((one) => [h("span", one.name, one.here ? h("span.dim", "  this one") : null), h(`span.pill.${["serves", "connected"].includes(one.state) ? "good" : "bad"}`, one.state),
             num(one.connected), one.plan ?? "–", num(one.handovers), num(one.messages_sent)]), "No node."))),
-      h("section", h("h2", "Links"), table([["From", ""], ["To", ""], ["State", ""], ["Clock differs by", "right"], ["Waiting", "right"]],
-        links.map((one) => [one.from, one.to, h(`span.pill.${one.up ? "good" : "bad"}`, one.up ? "up" : "down"), h("span.num", one.up ? milliseconds(one.skew_ms) : "–"), h("span.num", one.queued_bytes === undefined ? "–" : bytes(one.queued_bytes))]),
+      h("section", h("h2", "Links"), table([["From", ""], ["To", ""], ["State", ""], ["Way", "minor"], ["Clock differs by", "right minor"], ["Delay", "right"], ["Restarts", "right minor"]],
+        links.map((one) => [one.from, one.to, [h(`span.pill.${one.up && !one.problem ? "good" : "bad"}`, one.up ? "up" : "down"), one.problem ? h("div.small.wrap", one.problem) : null],
+          one.direct ? "direct" : "over NATS", h("span.num", one.up ? milliseconds(one.skew_ms) : "–"), h("span.num", one.up ? milliseconds(one.delay_ms) : "–"), num(one.restarts)]),
         network ? "No link to another node yet." : "One node has no links. Several nodes act as one broker: nearcast up --nodes 4, or nearcast serve --join nats://…")),
       h("section", h("h2", "Causal groups"), table([["Group", ""], ["Topics", "grow"], ["Waiting", "right"], ["Waited", "right"], ["Expired", "right"], ["Discarded", "right"]],
         causal.items.map((one) => [one.group, h("code.wrap", [one.topics].flat().join(" ")), num(one.waiting), num(one.waited), num(one.expired), num(one.discarded)]), "No space has causal order.")));
