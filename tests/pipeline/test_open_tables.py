@@ -69,12 +69,22 @@ def check(found: dict[str, Any]) -> None:
     assert found["regions"] > 0
 
 
+def check_workers(found: dict[str, Any]) -> None:
+    assert found["planned"] == [True, False]  # a column more: Spark writes
+    assert found["renewed"]
+    assert found["makers"] == ["parquet-cpp"]
+    assert found["first day"] == 30
+    assert found["one row"] == [1, 1]
+    assert found["left"] == []
+
+
 def test_tables_of_iceberg_at_a_path_and_in_a_catalog(tmp_path: Path):
     write_source(tmp_path / "cabs.csv")
     task = ("iceberg", str(tmp_path / "cabs.csv"), str(tmp_path / "city"))
     (found,) = work(tmp_path, {}, task)
     check(found)
     assert found["old"] == found["named"] == 60
+    check_workers(found["workers"])
     assert (tmp_path / "city/lake/city/positions/metadata").is_dir()
 
 
@@ -125,12 +135,33 @@ def test_tables_of_delta_and_then_input_and_output_on_s3(tmp_path: Path, s3: str
     for one in found:
         check(one)
     assert found[0]["old"] == 60
+    check_workers(found[0]["workers"])
+    assert found[0]["workers"]["history"] == ["WRITE", "60"]
     assert (tmp_path / "city/regions/_delta_log").is_dir()
     names = [info.path for info in store.get_file_info(fs.FileSelector("lake/city"))]
     assert {"lake/city/quality.html", "lake/city/regions.png", "lake/city/regions.geojson"} <= {
         *names
     }
     assert not list(tmp_path.glob("s3a*"))  # nothing lies on the local disk under a false name
+
+
+def test_tables_lie_where_only_hadoop_opens_paths(tmp_path: Path):
+    """With `viewfs`, which names other file systems; workers cannot open it."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    write_source(disk / "cabs.csv")
+    mount = {"spark.hadoop.fs.viewfs.mounttable.all.link./data": f"file://{disk}"}
+    on_hadoop = ("parquet", "viewfs://all/data/cabs.csv", "viewfs://all/data/city")
+    (found,) = work(tmp_path, mount, on_hadoop)
+    check(found)
+    pointer = json.loads((disk / "city/positions/CURRENT").read_text())
+    left = {path.name for path in (disk / "city/positions").iterdir()}
+    assert {name for name in left if not name.endswith(".crc")} == {
+        "CURRENT", pointer["version"], *pointer["before"]
+    }  # fmt: skip
+    assert {"quality.html", "regions.geojson", "regions.png"} <= {
+        path.name for path in (disk / "city").iterdir()
+    }
 
 
 def test_a_table_is_read_by_duckdb_pandas_polars_and_plain_spark(
