@@ -81,7 +81,7 @@ FLAT = SECTION.model_copy(
         }
     }
 )
-VALUES = st.one_of(
+VALUES: st.SearchStrategy[object] = st.one_of(
     st.integers(-1, 101),
     st.floats(-1, 101),
     st.sampled_from([None, True, "food", "5", [], {}, 10**400]),
@@ -113,7 +113,7 @@ def test_many_payloads_together_are_what_each_is_by_itself(payloads: list[bytes]
         try:
             x, y, kind = decoder.read("plane/1", payload, ()).values
             told = None if kind is None else ("food", "tools")[int(kind)]  # type: ignore[arg-type]
-            expected = None, x, y, told
+            expected: tuple[object, ...] = (None, x, y, told)
         except MisuseError as problem:
             expected = str(problem), None, None, None
         assert (row["_problem"], row["x"], row["y"], row["kind"]) == expected

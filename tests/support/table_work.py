@@ -23,7 +23,7 @@ from nearcast.pipeline.jobs.ingest import Cleaning, IngestJob
 from nearcast.pipeline.jobs.regions import RegionsJob
 from nearcast.pipeline.session import spark_session
 from nearcast.pipeline.sources.period import Period
-from nearcast.pipeline.tables.open_formats import open_table
+from nearcast.pipeline.tables.open_formats import CatalogTable, DeltaTable, open_table
 from nearcast.pipeline.tables.transaction import read_table, table_there, transaction
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def written_by_workers(spark: SparkSession, kind: str, source: str, output: str)
     """Replace a table of an open format by files of workers; return what became of it."""
     root = f"{output}/positions"
     opened = open_table(spark, root, to_write=True)
-    assert opened is not None
+    assert isinstance(opened, DeltaTable | CatalogTable)
     other = POSITIONS.append(pa.field("more", pa.int64()))
     found: dict[str, Any] = {
         "planned": [opened.plan_files(one) is not None for one in (POSITIONS, other)]
@@ -89,7 +89,7 @@ def written_by_workers(spark: SparkSession, kind: str, source: str, output: str)
     found["renewed"] = opened.version() != before
     day = "t < TIMESTAMP '2024-05-02 00:00:00'"
     found["first day"] = opened.read().where(day).count()
-    if kind == "delta":
+    if isinstance(opened, DeltaTable):
         files = [file.removeprefix("file://") for file in opened.read().inputFiles()]
     else:
         files = [
@@ -102,20 +102,20 @@ def written_by_workers(spark: SparkSession, kind: str, source: str, output: str)
     folders = set(Path(root).rglob("*"))
 
     def one_row(batches: Any) -> Any:
-        yield from (first.slice(0, 1) for first, *_ in [list(batches)])
+        yield next(iter(batches)).slice(0, 1).cast(POSITIONS)
 
     def failing(batches: Any) -> Any:
         yield from one_row(batches)
         raise ZeroDivisionError
 
-    for make in (one_row, failing):
+    for make, ends in ((one_row, _BetweenTablesError), (failing, PySparkException)):
         try:
             with transaction() as written:
                 frame = opened.read().coalesce(1)
                 done = written.write_by_workers(frame, make, root, POSITIONS)
                 found["one row"] = done.rows, opened.read().count()
                 raise _BetweenTablesError
-        except (_BetweenTablesError, PySparkException):
+        except ends:
             pass
     left = {path for path in set(Path(root).rglob("*")) - folders if path.is_dir()}
     found["left"] = [path.name for path in left if not any(path.iterdir())]

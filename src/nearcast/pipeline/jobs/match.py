@@ -36,7 +36,7 @@ PACKED_COUNTS = pa.schema({"part": pa.int32(), KEY: pa.binary(), EVENTS: pa.bina
 _NO_COUNTS = COUNTS.empty_table()
 _SUM_ROWS = 4_000_000
 _EVENTS_AT_ONCE = 65_536
-_COUNTED_AT_ONCE = 262_144
+_COUNTED_AT_ONCE = 524_288
 
 
 @dataclass(frozen=True, slots=True)
