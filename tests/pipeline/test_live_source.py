@@ -103,6 +103,7 @@ PAYLOADS = st.one_of(
 
 
 @given(st.lists(PAYLOADS, max_size=8))
+@example([b'{"x": 1}', b'{"x": 1, "more": "\xff"}'])
 def test_many_payloads_together_are_what_each_is_by_itself(payloads: list[bytes]):
     reader = LiveReader(FLAT, with_payload=False)
     assert reader._points is not None
