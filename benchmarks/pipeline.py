@@ -21,6 +21,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from benchmarks.pipeline_formats import format_rows
 from benchmarks.pipeline_measuring import Taken, task_seconds, timed, worker_mb
-from benchmarks.pipeline_polygons import polygon_rows
+from benchmarks.pipeline_polygons import LEAST as SHAPES
+from benchmarks.pipeline_polygons import area_rows
 
 from nearcast.matching import open_matcher, save_matcher
 from nearcast.model import Attribute, Space
@@ -355,7 +357,8 @@ def part_rows(part: str, quick: bool, positions: str | None) -> Iterable[Row]:
     if part == "formats":
         return format_rows(100_000 if quick else 1_000_000)
     if part == "polygons":
-        return polygon_rows(200_000, 2_000) if quick else polygon_rows(2_000_000, 20_000)
+        events, areas = (200_000, 2_000) if quick else (2_000_000, 20_000)
+        return chain.from_iterable(area_rows(shape, events, areas) for shape in SHAPES)
     if part == "skew":
         return skew_rows(100_000, 100_000, 8) if quick else skew_rows(2_000_000, 1_000_000, 20)
     if part == "growth":

@@ -31,7 +31,7 @@ topics = "plane/#"
 x = { low = 0, high = 1 }
 y = { low = 0, high = 1 }
 """
-_WARM_S = 20
+_WARM_S = 60  # Java compiles for so long
 _TICK_S = 0.05
 _DIFFERENT = 20_000
 

@@ -1,6 +1,8 @@
 """The compiled point in polygon beside `Polygon.contains`, whose predicates are exact."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,10 +22,12 @@ from nearcast.matching.polygon_table import (
     pairs_inside,
 )
 from nearcast.model import (
+    MISSING,
     Circle,
     Event,
     Polygon,
     Subscription,
+    parse_shape,
     parse_where,
 )
 from nearcast.model.shape_text import Shape
@@ -165,6 +169,25 @@ def test_filters_with_polygons_and_circles_answer_as_their_definition(data):
         assert set(matcher.match_point("city", "city/x", (price, lon, lat))) == by_hand
         one_by_one = [match.key for match in matcher.top(event, 3, "narrowest")]
         assert [key for key in best[n].tolist() if key >= 0] == one_by_one
+
+
+@given(st.lists(polygons, min_size=24, max_size=30), st.booleans())
+def test_counts_are_those_of_the_pairs(shapes, has_circle):
+    matcher = Matcher([replace(CITY, missing="none")])
+    for key, shape in enumerate(shapes):
+        where = None if key % 3 else parse_where(f"price <= {key % 9}")
+        matcher.add(10 * key, Subscription(topic_filter="city/#", where=where, area=shape))
+    bounds = parse_shape("bbox(0,0,5,5)")
+    matcher.add(1, Subscription(topic_filter="city/x", area=bounds))  # a filter index of its own
+    if has_circle:
+        matcher.add(7, Subscription(topic_filter="city/#", area=Circle(3, 3, 2e5)))
+    places = [*GRID[::3], (MISSING, MISSING)]
+    rows = [(float(n % 10), *place) for n, place in enumerate(places)]
+    _, keys = matcher.match_points("city", "city/x", rows)
+    found, counts = matcher.count_points("city", "city/x", rows)
+    assert dict(zip(found.tolist(), counts.tolist(), strict=True)) == Counter(keys.tolist())
+    assert len(found) == len(set(found.tolist()))
+    assert matcher.count_points("city", "town", rows)[0].size == 0
 
 
 def test_saved_polygons_answer_as_before(tmp_path: Path):

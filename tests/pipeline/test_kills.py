@@ -138,28 +138,36 @@ def files_of(folder: Path) -> dict[str, object]:
     return {path.name: json.loads(path.read_text()) for path in paths if path.exists()}
 
 
-def killed(run: "subprocess.Popen[bytes]", what: str, pause_s: float) -> None:
-    """Kill the driver with all that it started, or one worker, once workers run."""
+def killed(run: "subprocess.Popen[bytes]", what: str, pause_s: float) -> bool:
+    """Kill the driver with all that it started, or one worker, once workers run.
+
+    Return whether there was something left to kill.
+    """
     wait_for(lambda: bool(workers_of(run)) or run.poll() is not None, 300)
     time.sleep(pause_s)
-    if what == "driver":
-        os.killpg(run.pid, signal.SIGKILL)
-    else:
-        for worker in workers_of(run)[:1]:
-            worker.kill()
-    run.wait(300)
+    try:
+        if what == "driver":
+            os.killpg(run.pid, signal.SIGKILL)
+        else:
+            workers_of(run)[0].kill()
+    except (ProcessLookupError, psutil.NoSuchProcess, IndexError):  # the job has ended
+        return False
+    finally:
+        run.wait(300)
+    return True
 
 
-def kill_and_repeat(folder: Path, job: str, what: str, pause_s: float) -> None:
+def kill_and_repeat(folder: Path, job: str, what: str, pause_s: float) -> bool:
     table, command = JOBS[job]
     before, files = rows_of(folder, table), files_of(folder)
-    killed(started(folder, command), what, pause_s)
+    was_killed = killed(started(folder, command), what, pause_s)
     assert files_of(folder).keys() >= files.keys()
     if (after := rows_of(folder, table)) is not None or before is not None:
         key = [(name, "ascending") for name in after.column_names]
         assert before is None or after.sort_by(key).equals(before.sort_by(key))
     finished(folder, command)
     assert list((folder / "tmp").iterdir()) == []
+    return was_killed
 
 
 @pytest.fixture
@@ -197,8 +205,13 @@ def test_kills_of_driver_and_worker_in_every_job(folder: Path, job: str):
     for needed in NEEDED.get(job, ()):
         finished(folder, JOBS[needed][1])
     finished(folder, JOBS[job][1])
-    for what in ("driver", "worker") * KILLS:
-        kill_and_repeat(folder, job, what, chance.uniform(0, SEEN_S))
+    for what in ("driver", "worker"):
+        kills, longest_s = 0, SEEN_S
+        while kills < KILLS:
+            if kill_and_repeat(folder, job, what, chance.uniform(0, longest_s)):
+                kills += 1
+            else:  # it ends sooner than that
+                longest_s /= 2
 
 
 SMALL = """

@@ -1,5 +1,6 @@
 """Offsets, parts and events of live sources, without a Spark session."""
 
+import json
 import pickle
 from collections.abc import Iterator
 from functools import partial
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from nearcast.config.schema import AttributeSection, NetworkSection, SpaceSection
 from nearcast.model import FileFormatError, MisuseError
-from nearcast.model.event_decoder import Pairs
+from nearcast.model.event_decoder import EventDecoder, Pairs
 from nearcast.pipeline.streaming import spool as live_spool
 from nearcast.pipeline.streaming.addresses import NATS, parse_address
 from nearcast.pipeline.streaming.data_sources import FeedSource, Numbers, SpoolReader, SpoolSource
@@ -70,6 +71,53 @@ def test_what_is_no_event_says_why_and_has_no_values(payload: bytes, pairs: Pair
     found = read(payload, pairs)
     assert words in str(found["_problem"])
     assert (found["x"], found["y"], found["kind"]) == (None, None, None)
+
+
+FLAT = SECTION.model_copy(
+    update={
+        "attributes": {
+            **SECTION.attributes,
+            "y": AttributeSection(low=0, high=100, path="Y"),
+        }
+    }
+)
+VALUES: st.SearchStrategy[object] = st.one_of(
+    st.integers(-1, 101),
+    st.floats(-1, 101),
+    st.sampled_from([None, True, "food", "5", [], {}, 10**400]),
+)
+OBJECTS = st.dictionaries(
+    st.sampled_from(["x", "Y", "kind", "y", "more"]),
+    VALUES | st.sampled_from(["food", "tools"]),
+)
+PAYLOADS = st.one_of(
+    OBJECTS.map(lambda found: json.dumps(found).encode()),
+    st.builds(
+        lambda text, at, sign: text[: at % len(text)] + sign + text[at % len(text) :],
+        OBJECTS.map(lambda found: json.dumps({"x": 1, **found}).encode()),
+        st.integers(0, 99),
+        st.binary(min_size=1, max_size=2) | st.sampled_from([b"\\u12", b"NaN", b"1e999", b"\n"]),
+    ),
+    st.sampled_from([b"", b" ", b"[]", b"{", b'{"x": 1, "more": %s}' % (b"9" * 5000)]),
+)
+
+
+@given(st.lists(PAYLOADS, max_size=8))
+@example([b'{"x": 1}', b'{"x": 1, "more": "\xff"}'])
+def test_many_payloads_together_are_what_each_is_by_itself(payloads: list[bytes]):
+    reader = LiveReader(FLAT, with_payload=False)
+    assert reader._points is not None
+    messages = [LiveMessage(n, 0, "plane/1", payload, ()) for n, payload in enumerate(payloads)]
+    rows = reader.batch(iter(messages)).to_pylist()
+    decoder = EventDecoder(FLAT.to_space(), "json", FLAT.paths())
+    for payload, row in zip(payloads, rows, strict=True):
+        try:
+            x, y, kind = decoder.read("plane/1", payload, ()).values
+            told = None if kind is None else ("food", "tools")[int(kind)]  # type: ignore[arg-type]
+            expected: tuple[object, ...] = (None, x, y, told)
+        except MisuseError as problem:
+            expected = str(problem), None, None, None
+        assert (row["_problem"], row["x"], row["y"], row["kind"]) == expected
 
 
 def test_values_may_be_in_user_properties():

@@ -71,6 +71,15 @@ def check(found: dict[str, Any]) -> None:
     assert found["regions"] > 0
 
 
+def check_workers(found: dict[str, Any]) -> None:
+    assert found["planned"] == [True, False]  # a column more: Spark writes
+    assert found["renewed"]
+    assert found["makers"] == ["parquet-cpp"]
+    assert found["first day"] == 30
+    assert found["one row"] == [1, 1]
+    assert found["left"] == []
+
+
 @pytest.fixture
 def s3(tmp_path: Path) -> Iterator[str]:
     """Start an S3 server; return its address."""
@@ -121,6 +130,9 @@ def test_tables_of_iceberg_and_delta_and_then_input_and_output_on_s3(tmp_path: P
         check(one)
     iceberg, delta, _ = found
     assert iceberg["old"] == iceberg["named"] == delta["old"] == 60
+    check_workers(iceberg["workers"])
+    check_workers(delta["workers"])
+    assert delta["workers"]["history"] == ["WRITE", "60"]
     assert (tmp_path / "iceberg/lake/city/positions/metadata").is_dir()
     assert (tmp_path / "delta/regions/_delta_log").is_dir()
     names = [info.path for info in store.get_file_info(fs.FileSelector("lake/city"))]
@@ -128,6 +140,25 @@ def test_tables_of_iceberg_and_delta_and_then_input_and_output_on_s3(tmp_path: P
         *names
     }
     assert not list(tmp_path.glob("s3a*"))  # nothing lies on the local disk under a false name
+
+
+def test_tables_lie_where_only_hadoop_opens_paths(tmp_path: Path):
+    """With `viewfs`, which names other file systems; workers cannot open it."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    write_source(disk / "cabs.csv")
+    mount = {"spark.hadoop.fs.viewfs.mounttable.all.link./data": f"file://{disk}"}
+    on_hadoop = ("parquet", "viewfs://all/data/cabs.csv", "viewfs://all/data/city")
+    (found,) = work(tmp_path, mount, on_hadoop)
+    check(found)
+    pointer = json.loads((disk / "city/positions/CURRENT").read_text())
+    left = {path.name for path in (disk / "city/positions").iterdir()}
+    assert {name for name in left if not name.endswith(".crc")} == {
+        "CURRENT", pointer["version"], *pointer["before"]
+    }  # fmt: skip
+    assert {"quality.html", "regions.geojson", "regions.png"} <= {
+        path.name for path in (disk / "city").iterdir()
+    }
 
 
 def test_a_table_is_read_by_duckdb_pandas_polars_and_plain_spark(

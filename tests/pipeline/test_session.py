@@ -111,18 +111,20 @@ def test_ctrl_c_ends_a_job_without_a_stack_trace_and_java_with_it(moment: str):
 
 IMPORTING = """
 import os
+from nearcast.matching import polygon_table
 from nearcast.pipeline import worker_daemon
-print(len(os.listdir("/proc/self/task")))
+worker_daemon.load_kernels()
+print(len(os.listdir("/proc/self/task")), len(polygon_table._verdicts.signatures))
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="Linux counts threads here")
-def test_the_process_that_workers_are_forked_from_has_one_thread():
+def test_the_process_that_workers_are_forked_from_has_one_thread_and_compiled_kernels():
     env = {**os.environ, "OMP_NUM_THREADS": "1"}  # as Spark sets it
     done = subprocess.run(
         [sys.executable, "-c", IMPORTING], env=env, capture_output=True, text=True, check=True
     )
-    assert done.stdout == "1\n"
+    assert done.stdout == "1 1\n"
 
 
 @pytest.mark.spark

@@ -47,7 +47,8 @@ def test_files_are_cut_at_row_groups_into_pieces_of_some_size(
     ]
     a, b, _ = files
     assert pieces_of(files) == [
-        RowGroups(a, (0, 1)), RowGroups(a, (2, 3)), RowGroups(a, (4,)), RowGroups(b, (0,)),
+        RowGroups(a, (0, 1), 20), RowGroups(a, (2, 3), 20), RowGroups(a, (4,), 10),
+        RowGroups(b, (0,), 5),
     ]  # fmt: skip
 
 
@@ -63,6 +64,18 @@ def test_a_frame_of_noted_files_is_read_by_workers_and_its_children_by_spark(
     assert sum(row["total"] for row in tasks) == sum(range(50)) + sum(range(30))
     some = map_rows(frame.where("n < 10"), ["n"], adding(), "total bigint").collect()
     assert sum(row["total"] for row in some) == 2 * sum(range(10))
+
+
+@pytest.mark.spark
+def test_many_small_files_share_tasks(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("nearcast.pipeline.tables.worker_reads._LEAST_TASKS", 4)
+    files = [write(tmp_path / f"{n}.parquet", n, 10) for n in range(1, 31)]
+    frame = note_files(spark.read.parquet(*files), files)
+    tasks = map_rows(frame, ["n"], adding(), "total bigint").collect()
+    assert len(tasks) == 4
+    assert sum(row["total"] for row in tasks) == sum(sum(range(n)) for n in range(1, 31))
 
 
 @pytest.mark.spark

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import UserDict
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from nearcast.model import MISSING, Circle, Space, parse_shape
 from nearcast.model.shape_text import Shape
 
 Ids = NDArray[np.int64]
+Int32s = NDArray[np.int32]
 
 
 class ShapesFromText(UserDict[int, tuple[Shape, ...]]):
@@ -142,3 +143,18 @@ class ExactShapes:
                 self._polygons, self.rough, events[with_place], ids[with_place], lons, lats
             )
         return keep
+
+    def count_pairs(self, found: Iterable[tuple[NDArray[np.float64], Int32s, Ids]]) -> Ids:
+        """Return how many events each box contains; not for boxes with circles.
+
+        `found` has some events at a time, with pairs of an event and a box.
+        """
+        counts = np.zeros(len(self._rows.table), np.int64)
+        lon_at, lat_at = self._space.coordinates or (0, 0)
+        for points, events, ids in found:
+            lons, lats = (np.ascontiguousarray(points[:, at]) for at in (lon_at, lat_at))
+            left = self._polygons.count_inside(events, ids, lons, lats, counts)
+            if left.size:
+                inside = self.exact_pairs(events[left].astype(np.int64), ids[left], points)
+                np.add.at(counts, ids[left][inside], 1)
+        return counts

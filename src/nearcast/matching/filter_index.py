@@ -433,6 +433,15 @@ class FilterIndex:
             parts.append(index.match_many(points))
         return joined(parts, len(points))
 
+    def count_points(self, points: NDArray[np.float64]) -> tuple[Ids, Ids]:
+        """Return the keys that match some of the points, each once, and how many points."""
+        index = None if self._index is None else ranked(self._index)
+        if index is None or self._lists or self._several or self._shapes.has_circles:
+            return np.unique(self.match_points(points)[1], return_counts=True)
+        counts = self._shapes.count_pairs(index.match_pairs(points))
+        found = np.flatnonzero(counts)
+        return self._rows.table["key"][found], counts[found]
+
     def top_points(self, points: NDArray[np.float64], k: int, rank: Rank) -> Ids | None:
         """Return the ranked keys for many points, or None where each needs its own query."""
         index = None if self._index is None else ranked(self._index)

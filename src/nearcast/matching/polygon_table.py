@@ -106,6 +106,33 @@ def _verdicts(
             )
 
 
+@entry_point(
+    "int32[::1], int64[::1], float64[::1], float64[::1], int64[::1], float64[:], float64[:], "
+    "int64[:], int64[:], int64[::1], float64[:, ::1], int64[::1], int64[::1]"
+)
+def _count_inside(
+    events: Any, ids: Any, lons: Any, lats: Any, slots: Any, souths: Any, scales: Any,
+    slabs: Any, firsts: Any, starts: Any, edges: Any, counts: Any, uncertain: Any,
+) -> int:  # fmt: skip
+    left = 0
+    for i in range(ids.size):
+        box = ids[i]
+        slot = slots[box] if box < slots.size else NONE
+        if slot == NONE:
+            counts[box] += 1
+            continue
+        found = UNCERTAIN
+        if slot != GENERAL:
+            event = events[i]
+            found = _verdict(
+                souths, scales, slabs, firsts, starts, edges, slot, lons[event], lats[event]
+            )
+        counts[box] += found == INSIDE
+        uncertain[left] = i
+        left += found == UNCERTAIN
+    return left
+
+
 class PolygonTable:
     """The polygons of the boxes of a filter index.
 
@@ -235,6 +262,23 @@ class PolygonTable:
             heads["first"], self.starts, self.edges, out,
         )  # fmt: skip
         return out
+
+    def count_inside(
+        self,
+        events: NDArray[np.int32],
+        ids: NDArray[np.int64],
+        lons: NDArray[np.float64],
+        lats: NDArray[np.float64],
+        counts: NDArray[np.int64],
+    ) -> NDArray[np.int64]:
+        """Add to the count of each box its pairs that are INSIDE; return which are UNCERTAIN."""
+        uncertain = np.empty(len(ids), np.int64)
+        heads = self.heads
+        left = _count_inside(
+            events, ids, lons, lats, self.slots, heads["south"], heads["scale"], heads["slabs"],
+            heads["first"], self.starts, self.edges, counts, uncertain,
+        )  # fmt: skip
+        return uncertain[:left]
 
     # --- files
 

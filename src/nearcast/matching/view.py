@@ -14,6 +14,8 @@ from nearcast.matching.query import Query
 from nearcast.matching.ranking import Match, Rank, checked_k, checked_rank
 from nearcast.model import MISSING, Event, MisuseError, OutOfRangeError, Space
 
+_NONE = np.empty(0, np.int64)
+
 
 class MatcherView:
     """Filter indexes of subscriptions, one for each topic filter and space, read-only.
@@ -85,6 +87,16 @@ class MatcherView:
         rows = self._checked_points(space, points)
         parts = [shelf.match_points(rows) for shelf in self._shelves(space, topic)]
         return joined(parts, len(rows))
+
+    def count_points(self, space: str, topic: str, points: npt.ArrayLike) -> tuple[Ids, Ids]:
+        """Return the keys that match some of many events of one topic, and how many events each.
+
+        The same as counting the keys of `match_points`, but no pair is kept.
+        """
+        rows = self._checked_points(space, points)
+        found = [shelf.count_points(rows) for shelf in self._shelves(space, topic)]
+        keys = np.concatenate([_NONE, *(keys for keys, _ in found)])
+        return keys, np.concatenate([_NONE, *(counts for _, counts in found)])
 
     def top_points(
         self, space: str, topic: str, points: npt.ArrayLike, k: int, rank: Rank = "narrowest"

@@ -236,6 +236,22 @@ class BoxIndex:
             raise given.not_finite("match_many")
         return self._match_rows(rows, rows)
 
+    def match_pairs(self, points: npt.ArrayLike) -> Iterator[tuple[Floats, Int32s, Ints]]:
+        """Yield some points at a time, in an order of the index, with the boxes that contain them.
+
+        That is: the points, and pairs of a row of these and a key, in no order. The arrays of pairs
+        are used again for the next points.
+        """
+        rows = rows_of(points, self._dims, "points")
+        if not np.isfinite(rows).all():
+            raise given.not_finite("match_pairs")
+        near = rows[self._nearby_order(rows.ravel())]
+        flat = near.ravel()
+        for events, places, keys in self._pair_chunks(
+            flat, flat, np.arange(len(near), dtype=np.int32)
+        ):
+            yield near[events[0] : events[-1] + 1], places, keys
+
     def top(self, point: Bounds, k: int, rank: Rank = "narrowest") -> Ints:
         """Return the keys of the k best boxes that contain a point, best first."""
         self._take(point, 0)
@@ -309,11 +325,16 @@ class BoxIndex:
             raise given.not_finite("match")
         return self._found[:count].copy()
 
+    def _nearby_order(self, low: Floats) -> Int32s:
+        """Return the events in an order in which neighbours are near each other in the tree."""
+        order = np.empty(low.size // self._dims, dtype=np.int32)
+        matching.nearby_order(self._address, low, order)
+        return order
+
     def _match_rows(self, lows: Floats, highs: Floats) -> tuple[Ints, Ints]:
         """Match neighbouring events together, in chunks whose pairs stay in the cache."""
         low, high = lows.ravel(), highs.ravel()
-        order = np.empty(len(lows), dtype=np.int32)
-        matching.nearby_order(self._address, low, order)
+        order = self._nearby_order(low)
         counts = np.zeros(len(lows) + 1, dtype=np.int64)
         chunks = []
         for part in self._match_chunks(low, high, order):
@@ -329,6 +350,19 @@ class BoxIndex:
         self, low: Floats, high: Floats, order: Int32s
     ) -> Iterator[tuple[Int32s, Ints, Ints]]:
         """Yield for some events at a time: their numbers, where the keys of each start, keys."""
+        for events, places, keys in self._pair_chunks(low, high, order):
+            starts = np.empty(events.size + 1, dtype=np.int64)
+            found = np.empty(keys.size, dtype=np.int64)
+            matching.sort_pairs(places, keys, keys.size, starts, found)
+            yield events, starts, found
+
+    def _pair_chunks(
+        self, low: Floats, high: Floats, order: Int32s
+    ) -> Iterator[tuple[Int32s, Int32s, Ints]]:
+        """Yield for some events at a time: their numbers, and pairs of a place there and a key.
+
+        The arrays of pairs are used again for the next events.
+        """
         pair_events = np.empty(PAIRS_AT_ONCE, dtype=np.int32)
         pair_keys = np.empty(PAIRS_AT_ONCE, dtype=np.int64)
         start, chunk = 0, 512
@@ -339,10 +373,7 @@ class BoxIndex:
                 pair_events = np.empty(count * 5 // 4 + LEAF, dtype=np.int32)
                 pair_keys = np.empty(count * 5 // 4 + LEAF, dtype=np.int64)
                 continue
-            starts = np.empty(events.size + 1, dtype=np.int64)
-            found = np.empty(count, dtype=np.int64)
-            matching.sort_pairs(pair_events, pair_keys, count, starts, found)
-            yield events, starts, found
+            yield events, pair_events[:count], pair_keys[:count]
             start += events.size
             chunk = min(EVENTS_AT_ONCE, max(64, PAIRS_AT_ONCE * events.size // (2 * count + 1)))
 
@@ -358,8 +389,7 @@ class BoxIndex:
         """Rank neighbouring events one after the other, while their part of the tree is cached."""
         out = np.full((len(rows), given.whole(k, "k")), -1, dtype=np.int64)
         blend = given.blend_of(rank)
-        order = np.empty(len(rows), dtype=np.int32)
-        matching.nearby_order(self._address, rows.ravel(), order)
+        order = self._nearby_order(rows.ravel())
         count = ranking.top_points(self._address, rows.ravel(), order, blend, out, True)
         if count == matching.NOT_FINITE:
             raise given.not_finite("top_many")

@@ -8,7 +8,7 @@ reads and writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -32,8 +32,11 @@ REASON = "why not"
 TOPIC = "its topic"
 EVENTS = "events"
 COUNTS = pa.schema({KEY: pa.int64(), EVENTS: pa.int64()})
+PACKED_COUNTS = pa.schema({"part": pa.int32(), KEY: pa.binary(), EVENTS: pa.binary()})
 _NO_COUNTS = COUNTS.empty_table()
+_SUM_ROWS = 4_000_000
 _EVENTS_AT_ONCE = 65_536
+_COUNTED_AT_ONCE = 524_288
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,27 +72,63 @@ def deliveries_of(shipped: ShippedSubscriptions, query: MatchQuery) -> Callable[
     return deliver
 
 
-def counts_of(shipped: ShippedSubscriptions, query: MatchQuery) -> Callable[[Batches], Batches]:
+def counts_of(
+    shipped: ShippedSubscriptions, query: MatchQuery, parts: int
+) -> Callable[[Batches], Batches]:
     """Return a worker function from batches of events to how often each subscription matches.
 
-    A task returns each of its subscriptions once: as many rows as subscriptions, not as pairs.
+    A task returns one row for each of `parts` parts of the subscriptions, with keys and counts as
+    bytes: rows cost Java more than counting costs the worker. `added_up` makes rows of them.
     """
 
     def count(batches: Batches) -> Batches:
         view = matcher_of_shipped(shipped)
-        total = _NO_COUNTS
-        for batch in gathered(batches, _EVENTS_AT_ONCE):
-            found = deliveries(batch, view, query).column(KEY)
-            total = pa.concat_tables([total, _counted(found)])
-        sums = total.group_by(KEY).aggregate([(EVENTS, "sum")]).rename_columns([KEY, EVENTS])
-        yield from sums.combine_chunks().to_batches()
+        sums = _summed(_counts(b, view, query) for b in gathered(batches, _COUNTED_AT_ONCE))
+        part_of = sums.column(KEY).to_numpy() % parts
+        for part in range(parts):
+            mine = sums.filter(part_of == part) if parts > 1 else sums
+            columns = [[part], *([column.to_numpy().tobytes()] for column in mine.columns)]
+            if mine.num_rows:
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array(c, f.type) for c, f in zip(columns, PACKED_COUNTS, strict=True)],
+                    schema=PACKED_COUNTS,
+                )
 
     return count
 
 
-def _counted(keys: pa.Array) -> pa.Table:
-    values, counts = np.unique(keys.to_numpy(), return_counts=True)
-    return pa.Table.from_arrays([values, counts], schema=COUNTS)
+def added_up(batches: Batches) -> Batches:
+    """Add up what tasks counted in some parts of the subscriptions; schema COUNTS; for workers."""
+    yield from _summed(
+        tuple(np.frombuffer(column[row].as_buffer(), np.int64) for column in batch.columns[1:])
+        for batch in batches
+        for row in range(len(batch))
+    ).to_batches()
+
+
+def _summed(found: Iterable[tuple[np.ndarray, ...]]) -> pa.Table:
+    """Return keys and counts in which each key is once; sums up as they come, to bound memory."""
+    total = _NO_COUNTS
+    for columns in found:
+        total = pa.concat_tables([total, pa.Table.from_arrays(list(columns), schema=COUNTS)])
+        if total.num_rows > _SUM_ROWS:
+            total = _each_key_once(total)
+    return _each_key_once(total)
+
+
+def _each_key_once(total: pa.Table) -> pa.Table:
+    sums = total.group_by(KEY).aggregate([(EVENTS, "sum")]).rename_columns([KEY, EVENTS])
+    return sums.combine_chunks()
+
+
+def _counts(
+    batch: pa.RecordBatch, view: MatcherView, query: MatchQuery
+) -> tuple[np.ndarray, np.ndarray]:
+    points = points_of(batch, view.spaces[query.space])
+    if np.isnan(points).any():  # a missing value that means any value
+        keys = deliveries(batch, view, query).column(KEY).to_numpy()
+        return np.unique(keys, return_counts=True)
+    return view.count_points(query.space, query.topic, points)
 
 
 @lru_cache(maxsize=2)

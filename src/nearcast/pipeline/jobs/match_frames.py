@@ -13,8 +13,10 @@ from nearcast.model import Space
 from nearcast.pipeline.jobs.match import (
     COUNTS,
     EVENTS,
+    PACKED_COUNTS,
     REASON,
     MatchQuery,
+    added_up,
     counts_of,
     deliveries_of,
     matchable,
@@ -35,6 +37,8 @@ from nearcast.pipeline.sources.subscription_tables import KEY, subscription_colu
 from nearcast.pipeline.tables.transaction import spark_schema
 from nearcast.pipeline.tables.worker_reads import RowGroups, numbers_of, plain_pieces, reading
 from nearcast.pipeline.tables.worker_writes import Batches
+
+_PART_BYTES = 16 << 20  # of subscriptions, whose counts one task adds up
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +90,10 @@ class PreparedMatch:
         """Return one row per subscription that matches: how many events; schema COUNTS."""
         if self.shipped is None:
             return self.deliveries().groupBy(KEY).agg(F.count("*").alias(EVENTS))
-        count = self._reading(counts_of(self.shipped, self.query))
-        parts = self.input.mapInArrow(count, spark_schema(COUNTS))
-        return parts.groupBy(KEY).agg(F.sum(EVENTS).alias(EVENTS))
+        parts = 1 + self.shipped.size // _PART_BYTES
+        count = self._reading(counts_of(self.shipped, self.query, parts))
+        counted = self.input.mapInArrow(count, spark_schema(PACKED_COUNTS))
+        return counted.repartition(parts, "part").mapInArrow(added_up, spark_schema(COUNTS))
 
 
 def prepare_match(

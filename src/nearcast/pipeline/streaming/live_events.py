@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Protocol
@@ -15,6 +15,7 @@ from nearcast.index.topic_filters import topic_matches
 from nearcast.model import MISSING, Attribute, MisuseError, Space
 from nearcast.model.event_decoder import EventDecoder, Pairs
 from nearcast.pipeline.sources.column_types import EVENT_KEY
+from nearcast.pipeline.sources.point_decoder import PointDecoder
 
 PROBLEM = "_problem"
 PAYLOAD = "payload"
@@ -75,7 +76,9 @@ class LiveReader:
 
     def __init__(self, section: SpaceSection, *, with_payload: bool) -> None:
         self._space = section.to_space()
-        self._reader = EventDecoder(self._space, section.values, section.paths())
+        paths = section.paths()
+        self._reader = EventDecoder(self._space, section.values, paths)
+        self._points = _point_decoder(self._space, paths) if section.values == "json" else None
         self._with_payload = with_payload
         self.schema = live_schema(self._space, with_payload=with_payload)
         self._known: dict[str, bool] = {}
@@ -103,43 +106,54 @@ class LiveReader:
         pairs: Sequence[Pairs] | None,
     ) -> pa.RecordBatch:
         """Return the events among messages in columns; `pairs` is None if no message has any."""
-        names = topics.to_pylist()
-        mine = [self._is_mine(one) for one in names]
-        if not all(mine):
-            keeps = pa.array(mine, pa.bool_())
+        keeps = self._mine(topics)
+        if keeps is not None:
             numbers, times, topics, payloads = (
                 one.filter(keeps) for one in (numbers, times, topics, payloads)
             )
-            names = list(compress(names, mine))
-            pairs = None if pairs is None else list(compress(pairs, mine))
-        problems, columns = self._columns(names, payloads.to_pylist(), pairs)
+            pairs = None if pairs is None else list(compress(pairs, keeps.to_pylist()))
+        problems, columns = self._columns(topics, payloads, pairs)
         kept = [payloads] if self._with_payload else []
         arrays = [numbers, times, topics, *kept, problems, *columns]
         cast = [one.cast(field.type) for one, field in zip(arrays, self.schema, strict=True)]
         return pa.RecordBatch.from_arrays(cast, schema=self.schema)
 
+    def _mine(self, topics: pa.Array) -> pa.Array | None:
+        """Return which topics are the space's; None if all are."""
+        coded = topics.dictionary_encode()
+        mine = [self._is_mine(one) for one in coded.dictionary.to_pylist()]
+        return None if all(mine) else pa.array(mine, pa.bool_()).take(coded.indices)
+
     def _columns(
-        self, topics: list[str], payloads: list[bytes], pairs: Sequence[Pairs] | None
+        self, topics: pa.Array, payloads: pa.Array, pairs: Sequence[Pairs] | None
     ) -> tuple[pa.Array, list[pa.Array]]:
         """Return why messages are no events, and the values of each attribute.
 
-        Most events are points, which the decoder reads at once; the others one by one.
+        Most events are points, which are decoded together; the others one by one.
         """
-        points = [self._reader.point(one or b"") for one in payloads]
-        problems: list[str | None] = [None] * len(points)
+        values, is_open = self._decoded(payloads)
         for place, own in enumerate(pairs or ()):
-            if own and any(name == _AREA for name, _ in own):
-                points[place] = None
-        for place in [n for n, point in enumerate(points) if point is None]:
+            is_open[place] |= any(name == _AREA for name, _ in own)
+        problems: list[str | None] = [None] * len(payloads)
+        for place in np.flatnonzero(is_open).tolist():
             own = () if pairs is None else pairs[place]
-            payload = payloads[place] or b""
-            points[place], problems[place] = self._judged(topics[place], payload, own)
-        values = np.array(points, np.float64).reshape(len(points), self._space.dimensions)
+            payload = payloads[place].as_py() or b""
+            values[place], problems[place] = self._judged(topics[place].as_py(), payload, own)
         columns = [
             _column(attribute, values[:, place])
             for place, attribute in enumerate(self._space.attributes)
         ]
         return pa.array(problems, pa.string()), columns
+
+    def _decoded(self, payloads: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+        """Return the values of points, and which payloads are still to be read one by one."""
+        if self._points is not None:
+            return self._points.decode(payloads)
+        points = [self._reader.point(one or b"") for one in payloads.to_pylist()]
+        is_open = np.array([point is None for point in points], np.bool_)
+        nothing = (MISSING,) * self._space.dimensions
+        values = np.array([point or nothing for point in points], np.float64)
+        return values.reshape(len(points), self._space.dimensions), is_open
 
     def _judged(
         self, topic: str, payload: bytes, pairs: Pairs
@@ -160,6 +174,13 @@ class LiveReader:
                 self._known.clear()
             known = self._known[topic] = topic_matches(self._space.topic_filter, topic)
         return known
+
+
+def _point_decoder(space: Space, paths: Mapping[str, tuple[str, ...]]) -> PointDecoder | None:
+    """Return a decoder where attributes are different fields of the payload; else None."""
+    found = [paths.get(attribute.name, (attribute.name,)) for attribute in space.attributes]
+    is_flat = all(len(path) == 1 for path in found) and len(set(found)) == len(found)
+    return PointDecoder(space, [path[0] for path in found]) if is_flat else None
 
 
 def live_schema(space: Space, *, with_payload: bool) -> pa.Schema:

@@ -12,12 +12,22 @@ import zlib
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from nearcast.eventlog.stores import is_url, open_store
 from nearcast.model.errors import EnvironmentProblem, MisuseError
+from nearcast.pipeline.session import is_connect
 from nearcast.pipeline.tables.file_systems import has_files, is_folder, use_session
+from nearcast.pipeline.tables.format_commits import (
+    FilePlan,
+    commit_to_delta,
+    commit_to_iceberg,
+    delta_plan,
+    delta_version,
+    iceberg_plan,
+)
 
 Format = Literal["parquet", "delta", "iceberg"]
 FORMAT_SETTING = "spark.nearcast.table.format"
@@ -45,6 +55,12 @@ class OpenTable(Protocol):
     def read(self) -> DataFrame:
         """Return the current rows."""
 
+    def plan_files(self, schema: pa.Schema) -> FilePlan | None:
+        """Return where workers may write the files of all its rows; None where Spark must."""
+
+    def commit_files(self, plan: FilePlan) -> str:
+        """Replace all rows by the files of a plan; return the version."""
+
     def roll_back(self, version: str | None) -> None:
         """Return to a version; None removes the table."""
 
@@ -60,7 +76,9 @@ class DeltaTable:
         """Return the number of the newest commit."""
         if not has_files(f"{self.path}/_delta_log", ".json"):  # a writer was killed at its first
             return None
-        return str(self._history()["version"])
+        if is_connect(self.spark):
+            return str(self._history()["version"])
+        return delta_version(self.spark, self.path)
 
     def write(self, frame: DataFrame, replaces: str | None) -> OpenVersion:
         """Commit the rows; columns that are new are added to the table's schema."""
@@ -75,6 +93,15 @@ class DeltaTable:
     def read(self) -> DataFrame:
         """Return the current rows."""
         return self.spark.read.format("delta").load(self.path)
+
+    def plan_files(self, schema: pa.Schema) -> FilePlan | None:
+        """Return where workers may write, if the table is there and has these columns alone."""
+        is_there = self.version() is not None
+        return delta_plan(self.spark, self.path, schema) if is_there else None
+
+    def commit_files(self, plan: FilePlan) -> str:
+        """Commit the files of a plan in place of all others."""
+        return commit_to_delta(self.spark, plan)
 
     def roll_back(self, version: str | None) -> None:
         """Restore a version by a commit of its own."""
@@ -144,6 +171,15 @@ class CatalogTable:
     def read(self) -> DataFrame:
         """Return the current rows."""
         return self.spark.table(self.name)
+
+    def plan_files(self, schema: pa.Schema) -> FilePlan | None:
+        """Return where workers may write, if it is an Iceberg table with these columns alone."""
+        is_there = self.is_iceberg and self.version() is not None
+        return iceberg_plan(self.spark, self.name, schema) if is_there else None
+
+    def commit_files(self, plan: FilePlan) -> str:
+        """Commit the files of a plan in place of all others."""
+        return commit_to_iceberg(self.spark, self.name, plan)
 
     def roll_back(self, version: str | None) -> None:
         """Return to a version; a table that did not exist is dropped."""

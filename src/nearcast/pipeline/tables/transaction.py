@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from pyspark.sql.types import StructType
 from nearcast.eventlog import VersionedTable
 from nearcast.eventlog.stores import is_url, open_store
 from nearcast.pipeline.tables.file_systems import needs_spark, use_session
+from nearcast.pipeline.tables.format_commits import FilePlan
 from nearcast.pipeline.tables.open_formats import OpenTable, in_catalog, open_table
 from nearcast.pipeline.tables.worker_reads import note_files
 from nearcast.pipeline.tables.worker_writes import (
@@ -116,6 +118,15 @@ class TableDraft:
         return read_version(spark, VersionedTable(self.root).path_of(self.version))
 
 
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A directory for the files of workers; `finish` takes the names that count, and all rows."""
+
+    folder: str
+    schema: pa.Schema
+    finish: Callable[[set[str], int], TableDraft]
+
+
 class TableTransaction:
     """The tables of one job: all become current once all are written, or none does.
 
@@ -127,6 +138,7 @@ class TableTransaction:
         self._begun: list[tuple[VersionedTable, str]] = []  # all versions, for `discard`
         self._committed: list[tuple[OpenTable, str | None, str]] = []  # before, and ours
         self._done: list[TableDraft] = []  # written versions, for `publish`
+        self._folders: set[str] = set()  # of files that no format has committed
         self._new_folders: set[Path] = set()  # parents of tables that this transaction creates
 
     @property
@@ -166,31 +178,34 @@ class TableTransaction:
         """
         root = place_of(spark, root)
         opened = None if spark is None else open_table(spark, root, to_write=True)
-        if spark is not None and opened is not None:
+        plan = None if opened is None else opened.plan_files(rows.schema)
+        if spark is not None and opened is not None and plan is None:
             frame = spark.createDataFrame(rows.to_pylist(), spark_schema(rows.schema))
             return self._commit(opened, frame, root, None)
-        table, version = self._begin(root)
-        store, base = open_store(table.path_of(version))
-        store.create_dir(base, recursive=True)
-        pq.write_table(rows, f"{base}/part-0.parquet", filesystem=store)
-        return self._wrote(TableDraft(root, version, rows.num_rows))
+        if opened is not None and plan is not None:
+            target = self._begin_files(opened, plan, root)
+        else:
+            target = self._begin_version(root, rows.schema)
+        store, base = open_store(target.folder)
+        pq.write_table(rows.cast(target.schema), f"{base}/part-0.parquet", filesystem=store)
+        return target.finish({"part-0.parquet"}, rows.num_rows)
 
     def write_by_workers(
         self, frame: DataFrame, make: Make, root: str, schema: pa.Schema
     ) -> TableDraft:
         """Write `make` applied to the batches of `frame`; workers write the files themselves.
 
-        Where they cannot (an open format, a file system that only Spark opens), Spark writes.
+        Where they cannot (a file system that only Spark opens; see `format_commits.py` for open
+        formats), Spark writes.
         """
-        spark = frame.sparkSession
-        root = place_of(spark, root)
-        if open_table(spark, root, to_write=True) is not None or needs_spark(root):
+        root = place_of(frame.sparkSession, root)
+        begin = self._by_workers(frame.sparkSession, root, schema)
+        if begin is None:
             return self.write(frame.mapInArrow(make, spark_schema(schema)), root, schema)
-        table, version = self._begin_for_workers(root)
-        write = writing_parts(table.path_of(version), schema, make)
+        target = begin()
+        write = writing_parts(target.folder, target.schema, make)
         done = frame.mapInArrow(write, WRITTEN).collect()  # one row per task
-        table.keep_only(version, {row["file"] for row in done}, schema)
-        return self._wrote(TableDraft(root, version, sum(row["rows"] for row in done)))
+        return target.finish({row["file"] for row in done}, sum(row["rows"] for row in done))
 
     def write_apart(
         self,
@@ -208,22 +223,20 @@ class TableTransaction:
         spark, kept = frame.sparkSession, replaces or {}
         tables = [(place_of(spark, root), schema) for root, schema in tables]
         kept = {place_of(spark, root): condition for root, condition in kept.items()}
-        if kept or any(
-            open_table(spark, root, to_write=True) is not None or needs_spark(root)
-            for root, _ in tables
-        ):
+        begins = [self._by_workers(spark, root, schema) for root, schema in tables]
+        ready = [begin for begin in begins if begin is not None]
+        if kept or len(ready) < len(tables):
             return self._apart_by_spark(frame, make, tables, kept)
-        begun = [(*self._begin_for_workers(root), schema) for root, schema in tables]
-        places = [(table.path_of(version), schema) for table, version, schema in begun]
+        targets = [begin() for begin in ready]
+        places = [(target.folder, target.schema) for target in targets]
         done = frame.mapInArrow(writing_apart(places, make), WRITTEN_APART).collect()
         found: list[dict[str, int]] = []
-        for place, (table, version, schema) in enumerate(begun):
+        for place, target in enumerate(targets):
             mine = [row for row in done if row["place"] == place]
-            table.keep_only(version, {row["file"] for row in mine}, schema)
             labels: Counter[str] = Counter()
             for row in mine:
                 labels[row["label"]] += row["rows"]
-            self._wrote(TableDraft(table.root, version, labels.total()))
+            target.finish({row["file"] for row in mine}, labels.total())
             found.append(dict(labels))
         return found
 
@@ -271,12 +284,48 @@ class TableTransaction:
         self._begun.append((table, version))
         return table, version
 
-    def _begin_for_workers(self, root: str) -> tuple[VersionedTable, str]:
-        """Begin a version and create its directory, so that workers find it."""
+    def _by_workers(
+        self, spark: SparkSession, root: str, schema: pa.Schema
+    ) -> Callable[[], _Target] | None:
+        """Return what begins a version that workers write; None where Spark must write it."""
+        if needs_spark(root):
+            return None
+        opened = open_table(spark, root, to_write=True)
+        if opened is None:
+            return partial(self._begin_version, root, schema)
+        plan = opened.plan_files(schema)
+        return None if plan is None else partial(self._begin_files, opened, plan, root)
+
+    def _begin_version(self, root: str, schema: pa.Schema) -> _Target:
+        """Begin a version of plain Parquet and create its directory, so that workers find it."""
         table, version = self._begin(root)
-        store, base = open_store(table.path_of(version))
+        folder = table.path_of(version)
+        store, base = open_store(folder)
         store.create_dir(base, recursive=True)
-        return table, version
+
+        def finish(files: set[str], rows: int) -> TableDraft:
+            table.keep_only(version, files, schema)
+            return self._wrote(TableDraft(root, version, rows))
+
+        return _Target(folder, schema, finish)
+
+    def _begin_files(self, opened: OpenTable, plan: FilePlan, root: str) -> _Target:
+        """Create the directory for files that an open format will commit."""
+        store, base = open_store(plan.folder)
+        store.create_dir(base, recursive=True)
+        self._folders.add(plan.folder)
+
+        def finish(files: set[str], rows: int) -> TableDraft:
+            for info in store.get_file_info(fs.FileSelector(base)):
+                if info.base_name not in files:  # of a task that failed or ran twice
+                    store.delete_file(info.path)
+            before = opened.version()
+            version = opened.commit_files(plan)
+            self._folders.discard(plan.folder)
+            self._committed.append((opened, before, version))
+            return self._wrote(TableDraft(root, version, rows, opened))
+
+        return _Target(plan.folder, plan.schema, finish)
 
     def publish(self) -> None:
         """Make all written versions current, then remove old ones and what killed jobs left."""
@@ -292,6 +341,10 @@ class TableTransaction:
             with suppress(Exception):  # the first error is the one to tell
                 if opened.version() == ours:  # nobody has written since
                     opened.roll_back(before)
+        for files in self._folders:
+            store, base = open_store(files)
+            with suppress(OSError):
+                store.delete_dir(base)
         for table, version in self._begun:
             current = table.current()
             if current is None or version not in current.kept:

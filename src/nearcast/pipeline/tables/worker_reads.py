@@ -26,6 +26,7 @@ from nearcast.pipeline.session import is_connect
 
 Batches = Iterable[pa.RecordBatch]
 _PIECE_ROWS = 500_000  # at least, per task, if a file has as many
+_LEAST_TASKS = 64  # for many small files
 _BATCH_ROWS = 65_536
 _MOST_FILES = 1_000  # whose footers the driver reads
 
@@ -48,10 +49,11 @@ _files_of: WeakKeyDictionary[DataFrame, tuple[str, ...]] = WeakKeyDictionary()
 
 @dataclass(frozen=True, slots=True)
 class RowGroups:
-    """Some row groups of a file: the work of one task."""
+    """Some row groups of a file: at most the work of one task."""
 
     file: str
     groups: tuple[int, ...]
+    rows: int
 
 
 def note_files(frame: DataFrame, files: Sequence[str]) -> DataFrame:
@@ -86,33 +88,34 @@ def scan(
     *,
     coded: Sequence[str] = (),
 ) -> DataFrame:
-    """Return `make` applied to the given columns of each piece, one task per piece.
+    """Return `make` applied to the given columns of the pieces that each task has.
 
     Columns in `coded` are read as Arrow dictionaries, so that a repeated text is decoded once.
     """
-    names, codes, settings = list(columns), list(coded), known_settings()
-
-    def work(numbers: Batches) -> Batches:
-        use_settings(settings)
-        for number in _numbers_in(numbers):
-            yield from make(_rows(pieces[number], names, codes))
-
-    return numbers_of(spark, pieces).mapInArrow(work, schema)
+    read = reading(pieces, columns, coded=coded)
+    return numbers_of(spark, pieces).mapInArrow(lambda numbers: make(read(numbers)), schema)
 
 
 def numbers_of(spark: SparkSession, pieces: Sequence[RowGroups]) -> DataFrame:
-    """Return the numbers of pieces, one task for each; `reading` makes rows of them."""
-    return spark.range(0, len(pieces), 1, max(1, len(pieces)))
+    """Return the numbers of pieces, shared out among tasks; `reading` makes rows of them.
+
+    Small pieces share a task: a task costs Spark more than reading a small file.
+    """
+    rows = sum(piece.rows for piece in pieces)
+    tasks = min(len(pieces), max(_LEAST_TASKS, rows // _PIECE_ROWS))
+    return spark.range(0, len(pieces), 1, max(1, tasks))
 
 
-def reading(pieces: Sequence[RowGroups], columns: Sequence[str]) -> Callable[[Batches], Batches]:
+def reading(
+    pieces: Sequence[RowGroups], columns: Sequence[str], *, coded: Sequence[str] = ()
+) -> Callable[[Batches], Batches]:
     """Return a worker function from numbers of pieces to the rows of all of them together."""
-    names, settings = list(columns), known_settings()
+    names, codes, settings = list(columns), list(coded), known_settings()
 
     def read(numbers: Batches) -> Batches:
         use_settings(settings)
         for number in _numbers_in(numbers):
-            yield from _rows(pieces[number], names, [])
+            yield from _rows(pieces[number], names, codes)
 
     return read
 
@@ -207,10 +210,10 @@ def _cut(file: str, footer: pq.FileMetaData) -> Iterator[RowGroups]:
         groups.append(group)
         rows += footer.row_group(group).num_rows
         if rows >= _PIECE_ROWS:
-            yield RowGroups(file, tuple(groups))
+            yield RowGroups(file, tuple(groups), rows)
             groups, rows = [], 0
     if rows:
-        yield RowGroups(file, tuple(groups))
+        yield RowGroups(file, tuple(groups), rows)
 
 
 def _rows(piece: RowGroups, columns: list[str], coded: list[str]) -> Batches:
