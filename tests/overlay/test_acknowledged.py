@@ -234,6 +234,40 @@ def test_an_event_is_given_up_in_the_end_and_counted():
     assert sent >= 3
 
 
+def test_an_answer_in_doubt_counts_once_all_doubts_of_the_beginning_have_ended():
+    acks = Acknowledgements(bytes(8), AckTiming(retry_ms=100, keep_ms=9_000), doubt_ms=500)
+    event_id = _own(acks)
+    acks.passed(event_id, None, [], 0, is_clean=False)
+    attempts = []
+    while len(acks):
+        now = acks.wake_at()
+        assert now is not None
+        for again in acks.advance(now):
+            attempts.append(now)
+            acks.passed(again.event_id, None, [], now, is_clean=False)  # type: ignore[arg-type]
+    assert attempts == [100, 300, 700]
+    assert (acks.totals.confirmed, acks.totals.unconfirmed) == (1, 0)
+    acks.missed(Gap(((0.0,), (9.0,)), 600), 0, 5_000)  # it is held all the same
+    assert len(acks.advance(5_000)) == 1
+    while (due := acks.wake_at()) is not None:  # nobody answers
+        acks.advance(due)
+    assert (acks.totals.confirmed, acks.totals.unconfirmed) == (1, 0)
+
+
+def test_repetitions_that_are_due_at_about_the_same_time_go_together():
+    acks = Acknowledgements(bytes(8))
+    for now in range(0, 1_000, 20):
+        event_id = acks.new_id(sure=True)
+        assert acks.keep(OverlayEvent(event_id, (0.0,), (0.0,), b""), now)
+    sent: list[int] = []
+    while sum(sent) < 50:
+        now = acks.wake_at()
+        assert now is not None
+        assert 1_000 <= now < 2_250
+        sent.append(len(acks.advance(now)))
+    assert len(sent) <= 5
+
+
 def test_a_relay_answers_when_all_its_branches_have():
     acks = Acknowledgements(bytes(8))
     event_id = make_id(b"another!", 1, sure=True)

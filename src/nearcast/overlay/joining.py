@@ -32,6 +32,8 @@ from nearcast.overlay.structure import adopt, set_parent, settle
 
 _MOST_DETOURS = 8
 """How often a request is forwarded by seats that are not in the tree themselves."""
+_QUICK = 2
+"""The first requests of a part without a parent may reach others without one: it asks again soon."""
 _SAME = 1e-12
 """Enlargements that differ by less are equal."""
 
@@ -47,14 +49,17 @@ def begin_join(
     avoid: Address | None = None,
 ) -> None:
     """Send a join request through `contact`, or else through the parent."""
-    wait = int(seat.settings.retry_ms * (1.0 + seat.random.random()) * 2 ** min(seat.tries // 4, 4))
+    is_orphan = seat.parent is None and not fresh and 0 < seat.tries <= _QUICK
+    pause = seat.settings.retry_ms // 4 if is_orphan else seat.settings.retry_ms
+    wait = int(pause * (1.0 + seat.random.random()) * 2 ** min(seat.tries // 4, 4))
     moving = fresh or height < seat.top
-    seat.joining = Joining(seat.random.getrandbits(48), height, box, fresh, moving, now + wait)
+    to = contact or seat.parent or seat.address
+    nonce = seat.random.getrandbits(48)
+    seat.joining = Joining(nonce, height, box, fresh, moving, to, now + wait)
     entry = MemberEntry(seat.address, box) if fresh else seat.entry(height)
     join = Join(seat.address, entry, height, seat.joining.nonce, seat.clock, avoid)
     join = replace(join, moving=moving, settled=seat.settled)
-    to = contact if contact is not None else seat.parent
-    if to is not None:
+    if to != seat.address:
         seat.send(to, join)
     else:
         on_join(seat, seat.address, join, now)

@@ -245,11 +245,15 @@ def on_left(seat: Seat, sender: Address, message: MemberLeft, now: Instant) -> N
     settle(seat, level, now)
 
 
-def on_unknown(seat: Seat, sender: Address, message: Unknown, now: Instant) -> None:
-    """Look for another parent, unless a change is in progress: this one does not know the seat."""
-    if sender != seat.parent or message.level != seat.top + 1:
+def on_unknown(seat: Seat, sender: Address, message: Unknown, now: Instant) -> None:  # noqa: ARG001 - as above
+    """Look for another parent, unless a change is in progress: this one does not know the seat.
+
+    A parent that has handed its group over forwards reports, so the answer may come from another.
+    """
+    if seat.parent is None or message.level != seat.top + 1:
         return
-    if now - seat.parent_since < 2 * seat.settings.beat_ms:
+    if now < (patience := seat.parent_since + seat.settings.beat_ms):
+        seat.next_beat = min(seat.next_beat, patience)
         return
     become_root_of_fragment(seat, now)
 
