@@ -24,6 +24,7 @@ from nearcast.overlay.messages import (
     Instant,
     Join,
     MemberEntry,
+    MemberLeft,
     Refused,
 )
 from nearcast.overlay.seat import Group, Joining, PendingJoin, Seat
@@ -65,7 +66,7 @@ def begin_join(
         on_join(seat, seat.address, join, now)
 
 
-def on_join(seat: Seat, sender: Address, join: Join, now: Instant) -> None:  # noqa: ARG001 - all handlers have one shape
+def on_join(seat: Seat, sender: Address, join: Join, now: Instant) -> None:
     """Forward a join request, or accept it here."""
     if not _is_sound(seat, join):
         seat.tally.refused += 1
@@ -83,6 +84,9 @@ def on_join(seat: Seat, sender: Address, join: Join, now: Instant) -> None:  # n
         _descend(seat, join, join.descend, now)
     elif seat.parent is not None:
         seat.send(seat.parent, replace(join, descend=None))
+    elif join.descend is not None and join.origin == seat.address:
+        # The sender believes that this seat has a group that it has given up, and is a member.
+        seat.send(sender, MemberLeft(join.descend + 1))
     else:
         _at_root(seat, join, now)
 
