@@ -240,17 +240,17 @@ def test_an_answer_in_doubt_counts_once_all_doubts_of_the_beginning_have_ended()
     acks.passed(event_id, None, [], 0, is_clean=False)
     attempts = []
     while len(acks):
-        now = acks.wake_at()
-        assert now is not None
-        for again in acks.advance(now):
-            attempts.append(now)
-            acks.passed(again.event_id, None, [], now, is_clean=False)  # type: ignore[arg-type]
+        due = acks.wake_at()
+        assert due is not None
+        for again in acks.advance(due):
+            attempts.append(due)
+            acks.passed(again.event_id, None, [], due, is_clean=False)  # type: ignore[arg-type]
     assert attempts == [100, 300, 700]
     assert (acks.totals.confirmed, acks.totals.unconfirmed) == (1, 0)
     acks.missed(Gap(((0.0,), (9.0,)), 600), 0, 5_000)  # it is held all the same
     assert len(acks.advance(5_000)) == 1
-    while (due := acks.wake_at()) is not None:  # nobody answers
-        acks.advance(due)
+    while (last := acks.wake_at()) is not None:  # nobody answers
+        acks.advance(last)
     assert (acks.totals.confirmed, acks.totals.unconfirmed) == (1, 0)
 
 
@@ -261,10 +261,10 @@ def test_repetitions_that_are_due_at_about_the_same_time_go_together():
         assert acks.keep(OverlayEvent(event_id, (0.0,), (0.0,), b""), now)
     sent: list[int] = []
     while sum(sent) < 50:
-        now = acks.wake_at()
-        assert now is not None
-        assert 1_000 <= now < 2_250
-        sent.append(len(acks.advance(now)))
+        due = acks.wake_at()
+        assert due is not None
+        assert 1_000 <= due < 2_250
+        sent.append(len(acks.advance(due)))
     assert len(sent) <= 5
 
 

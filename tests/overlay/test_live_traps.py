@@ -198,7 +198,7 @@ def test_t3_4_nested_boxes_of_one_peer_get_an_event_once(sure):
 
 
 def test_t3_4_by_the_paper_alone_each_box_gets_a_copy(monkeypatch):
-    """An event goes to every child whose box contains it: nothing is said of two ways to one peer."""
+    """An event goes to every child whose box contains it; two ways to one peer are not treated."""
     monkeypatch.setattr(OverlayPeer, "_not_yet", lambda _self, batch, _now: batch)
     assert _copies_for_nested_boxes(sure=False) == 3
 

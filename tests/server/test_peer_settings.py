@@ -96,9 +96,7 @@ async def test_peers_with_other_counts_are_refused(tmp_path: Path, monkeypatch):
 def test_what_a_client_may_publish_must_fit_between_peers():
     sections = {"space": [SECTION], "limits": {"packet": "1MB"}}
     with pytest.raises(ConfigurationError, match="a client may publish"):
-        check_configuration(
-            Configuration.model_validate(sections | {"peer": {"message": "512KB"}})
-        )
+        check_configuration(Configuration.model_validate(sections | {"peer": {"message": "512KB"}}))
     check_configuration(Configuration.model_validate(sections | {"peer": {"message": "2MB"}}))
 
 

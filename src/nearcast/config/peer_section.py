@@ -15,8 +15,7 @@ _EXAMPLE = "'10.0.0.7:7000' or '[::1]:7000'"
 class PeerSection(Section):
     """A peer of an overlay without servers: for 'nearcast peer', see docs/peers.md.
 
-    `method`, `histograms`, `beat`, `cache`, `spread` and the spaces must be the same at all peers of
-    an overlay.
+    `method`, `histograms`, `beat`, `cache`, `spread` and spaces must be the same at all its peers.
     """
 
     listen: str = setting("127.0.0.1:7000", "HOST:PORT where other peers connect to this one")
@@ -41,7 +40,7 @@ class PeerSection(Section):
     )
     histograms: FilePath | None = setting(
         None,
-        "directory of 'nearcast pipeline histogram': hosts are elected by counted events, not volume",
+        "directory of 'nearcast pipeline histogram': events count in elections, not volume",
         example='"city"',
     )
     beat: Annotated[Seconds, Field(ge=0.05, le=60)] = setting(

@@ -34,7 +34,7 @@ from nearcast.overlay.structure import adopt, set_parent, settle
 _MOST_DETOURS = 8
 """How often a request is forwarded by seats that are not in the tree themselves."""
 _QUICK = 2
-"""The first requests of a part without a parent may reach others without one: it asks again soon."""
+"""So many requests of a part without a parent are soon repeated: others may have none either."""
 _SAME = 1e-12
 """Enlargements that differ by less are equal."""
 

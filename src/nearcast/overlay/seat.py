@@ -240,9 +240,7 @@ class Seat:
         # The parent that was lost last, and when it was last heard from; None while there is one.
         self.former: Address | None = None
         self.cut_since: Instant | None = None
-        self.gaps: list[
-            Gap
-        ] = []  # those that ended with a new parent, until the peer collects them
+        self.gaps: list[Gap] = []  # ended with a new parent, until the peer collects them
         # All members of the parent's group, as the parent last sent them.
         self.siblings: tuple[MemberEntry, ...] = ()
         # The hosts from the root down to the parent; for repair.
@@ -273,8 +271,7 @@ class Seat:
         # The targets of events as arrays; None: to be built again.
         self.branches: Branches | None = None
         # Ids seen in this period and the one before: the memory against duplicates.
-        self.seen, self.seen_before = set[object](), set[object]()
-        self.seen_since = now
+        self.seen, self.seen_before, self.seen_since = set[object](), set[object](), now
         # Events held back, by target, rising and cached (`Settings.coalesce_ms`).
         self.pending: dict[tuple[Address, bool, bool], list[EventBatch]] = {}
         self.flush_at: Instant | None = None

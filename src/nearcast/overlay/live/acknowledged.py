@@ -7,9 +7,9 @@
 An answer is *clean* if every branch that a relay knew has answered, and no relay on the way had
 lost a member or handed a group over a moment ago where the event lies: then subscribers may be
 without a parent, and nobody would miss their answer. Otherwise the publisher sends the event
-again, until an answer is clean or `keep_ms` has passed. A doubt ends after `doubt_ms`: the answer to
-an attempt that is so much later than the first confirms the event, too, whatever new doubts there
-are; those who have lost their parent since then tell of a gap.
+again, until an answer is clean or `keep_ms` has passed. A doubt ends after `doubt_ms`: the answer
+to an attempt that is so much later than the first confirms the event, too, whatever new doubts
+there are; those who have lost their parent since then tell of a gap.
 
 A clean answer does not prove that everybody has the event: a part of the tree may be cut off, and
 those who answered may not know. So an event is held for `hold_ms` although it is confirmed. A part

@@ -155,8 +155,8 @@ class Peer:
     ) -> None:
         """Publish an event to all peers that it concerns, this one included.
 
-        A mapping is sent as JSON. Raises MisuseError if it is no event of the space or too large, and
-        LimitError if too many events at QoS 1 wait for answers.
+        A mapping is sent as JSON. Raises MisuseError if it is no event of the space or too large,
+        and LimitError if too many events at QoS 1 wait for answers.
         """
         if isinstance(payload, Mapping):
             payload = json.dumps(payload)

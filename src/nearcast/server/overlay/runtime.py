@@ -290,7 +290,7 @@ class OverlayRuntime:
     # --- inside --------------------------------------------------------------------------------
 
     def _carry(self) -> None:
-        """Send and deliver what the members have: at the end of the turn, with what others bring."""
+        """Send and deliver what the members have at the end of the turn, with what others bring."""
         if not self._is_ending_turn:
             self._is_ending_turn = True
             self._loop.call_soon(self._end_turn)
