@@ -135,7 +135,7 @@ def test_a_seat_believes_after_a_beat_that_its_parent_does_not_know_it():
     seat, core = _seat(_member_of_a_member(net)), _member_of_a_member(net).core
     parent, other = seat.parent, Address("another", 0)
     assert parent is not None
-    seat.parent_since = net.now
+    seat.parent_since, seat.next_beat = net.now, net.now + 9 * BEAT_MS
     for at, sender in ((0, parent), (BEAT_MS - 1, other)):
         core.receive(Envelope(seat.address, sender, Unknown(seat.top + 1)), net.now + at)
         assert seat.parent == parent
@@ -196,12 +196,15 @@ def test_the_end_of_a_peer_with_nobody_below_leaves_no_doubt():
     net.run(20)
     assert neighbour.repairs == before + 1
     assert _confirms_at_once(net, neighbour.core.peer_id, 100.0 / 12 * (int(leaf[1:]) + 0.5))
-    host = next(name for name in sorted(hosts) if name != neighbour.core.peer_id)
-    x = 100.0 / 12 * (int(host[1:]) + 0.5)
-    above = _seat(net.peers[host]).parent or _seat(neighbour).address
-    net.kill(host)
-    net.run(20)
-    assert not _confirms_at_once(net, above.peer, x)
+
+
+def test_the_end_of_a_host_leaves_a_doubt_about_what_is_below():
+    net = _grown(12)
+    root = next(one for one in net.peers.values() if _seat(one).parent is None)
+    group = _seat(root).groups[_seat(root).top]
+    host = next(one for one in group.members.values() if one.address != _seat(root).address)
+    root.ended(host.address.peer, net.now)
+    assert host.box in [box for _, box in root._lost]
 
 
 def _confirms_at_once(net: OverlayNet, publisher: str, x: float) -> bool:
