@@ -213,3 +213,31 @@ def _confirms_at_once(net: OverlayNet, publisher: str, x: float) -> bool:
     net.publish(publisher, (x, 50.0), b"event", sure=True)
     net.run(100)
     return acks.totals.confirmed > before
+
+
+def test_two_parts_that_ask_each_other_at_the_same_time_become_one():
+    """Each passes the other one's request on, while it looks itself: not to where it came from."""
+    net = OverlayNet(1)
+    for low, name in enumerate("ab"):
+        net.add(name, [((float(low), 0.0), (9.0, 9.0))])
+    net.run(2_000)
+    one, two = (_seat(net.peers[name]) for name in "ab")
+    for seat, other in ((one, two), (two, one)):
+        seat.settled, seat.refuges, seat.next_beat = False, [other.address], net.now + 1
+    net.run(100)
+    assert (one.parent == two.address) != (two.parent == one.address)
+
+
+def test_a_request_that_others_without_a_parent_pass_back_shows_nothing():
+    net = _grown(12)
+    core = _root(net)
+    [seat] = core.seats.values()
+    own = Join(seat.address, seat.entry(seat.top), seat.top, 5)
+    for sender, is_settled in ((Address("another", 0), False), (_below(seat), True)):
+        seat.settled = False
+        core.receive(Envelope(seat.address, sender, own), net.now)
+        assert seat.settled == is_settled
+
+
+def _below(seat: Seat) -> Address:
+    return next(one for one in seat.groups[1].members if one != seat.address)

@@ -88,7 +88,7 @@ def on_join(seat: Seat, sender: Address, join: Join, now: Instant) -> None:
         # The sender believes that this seat has a group that it has given up, and is a member.
         seat.send(sender, MemberLeft(join.descend + 1))
     else:
-        _at_root(seat, join, now)
+        _at_root(seat, sender, join, now)
 
 
 def _is_sound(seat: Seat, join: Join) -> bool:
@@ -96,16 +96,17 @@ def _is_sound(seat: Seat, join: Join) -> bool:
     return sound and seat.settings.extent.is_sound(join.entry.box)
 
 
-def _at_root(seat: Seat, join: Join, now: Instant) -> None:
+def _at_root(seat: Seat, sender: Address, join: Join, now: Instant) -> None:
     if join.origin == seat.address and join.height >= seat.top:
-        _own_request_arrived(seat, now)
-        seat.settled = True  # the contact is in this very tree
+        if any(sender in group.members for group in seat.groups):
+            _own_request_arrived(seat, now)
+            seat.settled = True  # it has climbed to here: the contact is in this very tree
     elif join.height < seat.top:
         _descend(seat, join, seat.top, now)
     elif join.origin in seat.groups[seat.top].members:
         seat.tally.refused += 1  # requested before the seat handed its groups over
-    elif _looks_elsewhere(seat, join, now):
-        seat.send(seat.refuges[seat.tries % len(seat.refuges)], join)
+    elif others := _elsewhere(seat, join, now):
+        seat.send(others[seat.tries % len(others)], join)
     elif _rank(seat.top, seat.settled, seat.address) > _rank(
         join.height, join.settled, join.origin
     ):
@@ -127,10 +128,12 @@ def _rank(height: int, settled: bool, address: Address) -> tuple[int, bool, Addr
     return height, settled, address
 
 
-def _looks_elsewhere(seat: Seat, join: Join, now: Instant) -> bool:
-    """Return whether the seat is as lost as the origin, and has another peer to ask."""
+def _elsewhere(seat: Seat, join: Join, now: Instant) -> list[Address]:
+    """Return other peers to ask, if the seat is as lost as the origin."""
     lost = not seat.settled and not join.settled and seat.is_asking(now)
-    return lost and bool(seat.refuges) and join.hops < _MOST_DETOURS
+    if not lost or join.hops >= _MOST_DETOURS:
+        return []
+    return [one for one in seat.refuges if one.peer != join.origin.peer]
 
 
 def _accept_as_equal(seat: Seat, join: Join, now: Instant) -> None:
