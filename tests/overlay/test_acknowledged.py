@@ -280,6 +280,28 @@ def test_a_relay_answers_when_all_its_branches_have():
     assert acks.take() == [("up", EventAck(event_id, 4, True))]
 
 
+def test_a_relay_that_loses_a_branch_does_not_answer():
+    """An answer in doubt may count in the end; here nobody knows what became of the branch."""
+    acks = Acknowledgements(bytes(8), AckTiming(relay_ms=500))
+    event_id = make_id(b"another!", 1, sure=True)
+    acks.passed(event_id, Address("up", 3), [A, B], 0, is_clean=True)
+    acks.lost("a")
+    acks.answered("b", [EventAck(event_id, 0, True)])
+    assert acks.take() == []
+
+
+def test_a_peer_that_is_perhaps_outside_the_tree_confirms_nothing_however_late():
+    net = OverlayNet(1)
+    net.add("alone", [((0.0, 0.0), (9.0, 9.0))], ["not there"])
+    net.publish("alone", (5.0, 5.0), b"event", sure=True)
+    net.run(25_000)
+    totals = net.peers["alone"].acks.totals
+    assert (totals.confirmed, totals.unconfirmed) == (0, 0)
+    assert totals.repeated >= 5
+    net.run(10_000)
+    assert (totals.confirmed, totals.unconfirmed) == (0, 1)
+
+
 def test_a_relay_forgets_what_nobody_answers_for():
     acks = Acknowledgements(bytes(8), AckTiming(relay_ms=500))
     event_id = make_id(b"another!", 1, sure=True)

@@ -94,10 +94,12 @@ async def test_peers_with_other_counts_are_refused(tmp_path: Path, monkeypatch):
 
 
 def test_what_a_client_may_publish_must_fit_between_peers():
-    sections = {"space": [SECTION], "limits": {"packet": "1MB"}}
+    sections = {"space": [SECTION], "limits": {"packet": "1MiB"}}
     with pytest.raises(ConfigurationError, match="a client may publish"):
-        check_configuration(Configuration.model_validate(sections | {"peer": {"message": "512KB"}}))
-    check_configuration(Configuration.model_validate(sections | {"peer": {"message": "2MB"}}))
+        check_configuration(
+            Configuration.model_validate(sections | {"peer": {"message": "512KiB"}})
+        )
+    check_configuration(Configuration.model_validate(sections | {"peer": {"message": "2MiB"}}))
 
 
 def test_a_peer_has_no_more_boxes_than_it_may_and_they_cover_all_subscriptions():

@@ -258,10 +258,9 @@ class Acknowledgements:
         self._wake_by(soon)
 
     def lost(self, peer: PeerId) -> None:
-        """Answer for a peer whose connection is lost: not clean."""
+        """Expect no answers any more of a peer whose connection is lost: there will be none."""
         for key in [key for key in self._awaited if key[1] == peer]:
-            for passage in self._awaited.pop(key):
-                self._settle(passage, is_clean=False)
+            del self._awaited[key]
 
     def take(self) -> list[tuple[PeerId, EventAck]]:
         """Return the answers to send, each with its receiver."""

@@ -312,10 +312,11 @@ class OverlayMember:
                 for event_id in output.body.batch.ids:
                     if event_id in targets:
                         targets[event_id].append(output.to)
-        lost_or_unsure = self._is_unsure()
+        if self._is_unsure():
+            return  # no answer: it would be about another tree, perhaps
         for place, event_id in enumerate(batch.ids):
             if event_id in targets:
-                is_clean = not lost_or_unsure and not self._is_doubtful(batch, place, now)
+                is_clean = not self._is_doubtful(batch, place, now)
                 self.acks.passed(event_id, upstream, targets[event_id], now, is_clean=is_clean)  # type: ignore[arg-type]
 
     def _is_unsure(self) -> bool:
