@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from tests.support.overlay_net import SETTINGS, OverlayNet
 
-from nearcast.overlay import OverlayPeer
+from nearcast.overlay import OverlayPeer, repair
 from nearcast.overlay.bounds import Bounds
 from nearcast.overlay.live.member import OverlayMember
 from nearcast.overlay.messages import (
@@ -125,6 +125,16 @@ def test_peers_that_were_not_reached_lately_are_asked_last():
     asked = _bodies(member.core.drop_peer(seat.path[-1].peer, now), Join)
     assert asked
     assert all(member.core.unreached.get(to.peer, 0) <= now for to, _ in asked)
+
+
+def test_members_are_asked_last_as_they_know_this_tree_alone():
+    net = _grown(12)
+    [seat] = _root(net).seats.values()
+    stranger, silent = Address("another", 0), Address("silent", 0)
+    seat.unreached[silent.peer] = net.now + 1
+    seat.refuges = [_below(seat), silent, stranger]
+    assert repair._promising(seat, net.now) == [stranger]
+    assert repair._promising(seat, net.now + 1) == [silent, stranger]
 
 
 def test_a_seat_believes_after_a_beat_that_its_parent_does_not_know_it():

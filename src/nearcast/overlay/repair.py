@@ -184,10 +184,16 @@ def _seek_parent(seat: Seat, now: Instant) -> None:
         if not seat.refuges:
             seat.settled = True
             return
-        known = [one for one in seat.refuges if seat.is_reached(one, now)] or seat.refuges
+        known = _promising(seat, now) or seat.refuges
         contact = known[seat.tries % len(known)]
         seat.tries += 1
     ask_to_join(seat, now, contact)
+
+
+def _promising(seat: Seat, now: Instant) -> list[Address]:
+    """Return the refuges that may know another tree: neither dead nor members of this seat."""
+    mine = {member for group in seat.groups for member in group.members}
+    return [one for one in seat.refuges if one not in mine and seat.is_reached(one, now)]
 
 
 def ask_to_join(seat: Seat, now: Instant, contact: Address) -> None:
