@@ -16,7 +16,7 @@ from nearcast.overlay.live.acknowledged import EventAck, make_id
 from nearcast.overlay.live.codec import MOST_EVENTS, encode_envelope
 from nearcast.overlay.live.gap_news import GapReport
 from nearcast.overlay.live.member import NewEvent, OverlayMember
-from nearcast.overlay.live.outgoing import MOST_BYTES, GapReports, Outgoing, PeerAnswers
+from nearcast.overlay.live.outgoing import MOST_BYTES, GapReports, PeerAnswers, TurnMessages
 from nearcast.overlay.messages import Address, Envelope, Events, MemberLeft, Unknown
 
 POINT = (1.0, 1.0), (1.0, 1.0)
@@ -65,7 +65,7 @@ def _stream(messages: list[tuple[str, Any]], peer: str) -> list[object]:
 def test_each_peer_gets_the_same_in_the_same_order_in_as_few_messages_as_possible(seed):
     random = Random(seed)
     given = [_drawn(random, number) for number in range(random.randrange(40))]
-    outgoing = Outgoing()
+    outgoing = TurnMessages()
     for peer, content in given:
         outgoing.add(peer, content)
     sent = outgoing.take()
@@ -85,7 +85,7 @@ def _way(content: Any) -> object:
 
 
 def test_answers_that_are_added_later_do_not_change_those_that_were_given():
-    outgoing = Outgoing()
+    outgoing = TurnMessages()
     given: Any = PeerAnswers([EventAck(bytes(19), 0, True)])
     outgoing.add("a", given)
     outgoing.add("a", PeerAnswers([EventAck(bytes(19), 1, True)]))
@@ -94,7 +94,7 @@ def test_answers_that_are_added_later_do_not_change_those_that_were_given():
 
 
 def test_a_message_does_not_grow_beyond_what_a_frame_may_hold():
-    outgoing = Outgoing()
+    outgoing = TurnMessages()
     for number in range(40):
         event = OverlayEvent(make_id(bytes(8), number, sure=True), *POINT, bytes(10_000))
         to = Address("a", 0)

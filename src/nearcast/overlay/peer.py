@@ -221,7 +221,7 @@ class OverlayPeer:
         return self._turn(now)
 
     def lose(self, peer: PeerId, now: Instant) -> None:
-        """Let events enter the tree elsewhere for a while: the connection to a peer is lost."""
+        """Send events into the tree elsewhere for a while: the connection to a peer is lost."""
         for known in [one for one, until in self.unreached.items() if until <= now]:
             del self.unreached[known]
         self.unreached[peer] = now + self.settings.probe_ms

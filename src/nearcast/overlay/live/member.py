@@ -27,8 +27,8 @@ from nearcast.overlay.live.outgoing import (
     MOST_BYTES,
     Content,
     GapReports,
-    Outgoing,
     PeerAnswers,
+    TurnMessages,
     size_of,
 )
 from nearcast.overlay.messages import (
@@ -96,7 +96,7 @@ class OverlayMember:
         """Where peers may be without a parent, and until when."""
         self._tops: dict[int, int] = {}
         self._renew_at: Instant = 0
-        self._out = Outgoing()
+        self._out = TurnMessages()
         self._arrivals: list[PeerArrival] = []
         self._taken: set[bytes] = set()
         self._taken_before: set[bytes] = set()

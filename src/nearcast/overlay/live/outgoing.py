@@ -96,7 +96,7 @@ def goes_with(first: Envelope, other: Envelope) -> bool:
     return first[:2] == other[:2] and (one.rising, one.asks) == (two.rising, two.asks)
 
 
-class Outgoing:
+class TurnMessages:
     """The messages of one turn.
 
     Contract: messages to one peer keep their order. Complexity: O(events) in all.
