@@ -13,7 +13,8 @@ from statistics import median
 from nearcast.overlay import Extent, Settings
 from nearcast.overlay.live.acknowledged import AckTiming
 from nearcast.overlay.live.codec import EnvelopeDecoder, FrameReader, encode_envelope
-from nearcast.overlay.live.member import NewEvent, OverlayMember, PeerAnswers
+from nearcast.overlay.live.member import NewEvent, OverlayMember
+from nearcast.overlay.live.outgoing import PeerAnswers
 from nearcast.overlay.messages import Envelope
 
 EXTENT = Extent((0.0, 0.0), (100.0, 100.0))

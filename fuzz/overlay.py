@@ -21,7 +21,8 @@ from nearcast.overlay.live.acknowledged import EventAck, decode_acks, encode_ack
 from nearcast.overlay.live.codec import HEAD, EnvelopeDecoder, FrameReader, encode_envelope
 from nearcast.overlay.live.gap_news import GapReport, decode_gaps, encode_gaps
 from nearcast.overlay.live.introduction import Hello, SpaceDigest, decode_hello, encode_hello
-from nearcast.overlay.live.member import NewEvent, OverlayMember, PeerAnswers
+from nearcast.overlay.live.member import NewEvent, OverlayMember
+from nearcast.overlay.live.outgoing import PeerAnswers
 from nearcast.overlay.settings import Settings
 
 EXTENT = Extent((0.0, 0.0), (100.0, 100.0))

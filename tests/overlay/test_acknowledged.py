@@ -234,6 +234,40 @@ def test_an_event_is_given_up_in_the_end_and_counted():
     assert sent >= 3
 
 
+def test_an_answer_in_doubt_counts_once_all_doubts_of_the_beginning_have_ended():
+    acks = Acknowledgements(bytes(8), AckTiming(retry_ms=100, keep_ms=9_000), doubt_ms=500)
+    event_id = _own(acks)
+    acks.passed(event_id, None, [], 0, is_clean=False)
+    attempts = []
+    while len(acks):
+        due = acks.wake_at()
+        assert due is not None
+        for again in acks.advance(due):
+            attempts.append(due)
+            acks.passed(again.event_id, None, [], due, is_clean=False)  # type: ignore[arg-type]
+    assert attempts == [100, 300, 700]
+    assert (acks.totals.confirmed, acks.totals.unconfirmed) == (1, 0)
+    acks.missed(Gap(((0.0,), (9.0,)), 600), 0, 5_000)  # it is held all the same
+    assert len(acks.advance(5_000)) == 1
+    while (last := acks.wake_at()) is not None:  # nobody answers
+        acks.advance(last)
+    assert (acks.totals.confirmed, acks.totals.unconfirmed) == (1, 0)
+
+
+def test_repetitions_that_are_due_at_about_the_same_time_go_together():
+    acks = Acknowledgements(bytes(8))
+    for now in range(0, 1_000, 20):
+        event_id = acks.new_id(sure=True)
+        assert acks.keep(OverlayEvent(event_id, (0.0,), (0.0,), b""), now)
+    sent: list[int] = []
+    while sum(sent) < 50:
+        due = acks.wake_at()
+        assert due is not None
+        assert 1_000 <= due < 2_250
+        sent.append(len(acks.advance(due)))
+    assert len(sent) <= 5
+
+
 def test_a_relay_answers_when_all_its_branches_have():
     acks = Acknowledgements(bytes(8))
     event_id = make_id(b"another!", 1, sure=True)
@@ -244,6 +278,28 @@ def test_a_relay_answers_when_all_its_branches_have():
     assert acks.take() == [("up", EventAck(event_id, 3, False))]
     acks.passed(event_id, Address("up", 4), [], 0, is_clean=True)
     assert acks.take() == [("up", EventAck(event_id, 4, True))]
+
+
+def test_a_relay_that_loses_a_branch_does_not_answer():
+    """An answer in doubt may count in the end; here nobody knows what became of the branch."""
+    acks = Acknowledgements(bytes(8), AckTiming(relay_ms=500))
+    event_id = make_id(b"another!", 1, sure=True)
+    acks.passed(event_id, Address("up", 3), [A, B], 0, is_clean=True)
+    acks.lost("a")
+    acks.answered("b", [EventAck(event_id, 0, True)])
+    assert acks.take() == []
+
+
+def test_a_peer_that_is_perhaps_outside_the_tree_confirms_nothing_however_late():
+    net = OverlayNet(1)
+    net.add("alone", [((0.0, 0.0), (9.0, 9.0))], ["not there"])
+    net.publish("alone", (5.0, 5.0), b"event", sure=True)
+    net.run(25_000)
+    totals = net.peers["alone"].acks.totals
+    assert (totals.confirmed, totals.unconfirmed) == (0, 0)
+    assert totals.repeated >= 5
+    net.run(10_000)
+    assert (totals.confirmed, totals.unconfirmed) == (0, 1)
 
 
 def test_a_relay_forgets_what_nobody_answers_for():

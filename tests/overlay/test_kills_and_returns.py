@@ -27,7 +27,8 @@ def test_every_subscriber_gets_what_it_is_due_and_once(seed, apart):
 def test_the_model_notices_publishers_that_take_a_clean_answer_for_the_end(monkeypatch):
     """As it was: an event was forgotten once confirmed, whoever was cut off at that moment."""
     monkeypatch.setattr(Acknowledgements, "missed", lambda *_: None)
-    assert any("is missing at" in one for one in lived(9, apart=False).faults())
+    faults = (fault for seed in (0, 18, 28) for fault in lived(seed, apart=False).faults())
+    assert any("is missing at" in one for one in faults)
 
 
 @pytest.mark.parametrize("seed", range(200) if IS_SOAK else (21, 129, 133, 1, 2, 3))

@@ -49,3 +49,8 @@ def test_files_of_a_network_are_looked_at(tmp_path: Path) -> None:
     assert others == [
         f"network.{name}: {path}: No such file or directory" for name, path in missing.items()
     ]
+
+
+def test_a_directory_of_histograms_that_is_missing_is_named(tmp_path: Path) -> None:
+    (told,) = problems(peer={"histograms": str(tmp_path / "city")})
+    assert told == f"peer.histograms: {tmp_path / 'city'}: No such file or directory"

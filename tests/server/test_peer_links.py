@@ -164,6 +164,7 @@ async def test_a_peer_that_breaks_the_protocol_later_is_cut_off(founder):
     async with _other(founder) as ann:
         link = ann.runtime.links._links[founder.runtime.name]
         link.send(encode_frame(200, b"nonsense"))
+        link.flush()
         await until(lambda: founder.runtime.links.counts.refused)
         await ann.subscribe()
         await founder.publish("shops/1", {"price": 1, "size": 1}, qos=1)

@@ -12,7 +12,8 @@ from nearcast.overlay import Extent, Settings
 from nearcast.overlay.bounds import Bounds
 from nearcast.overlay.live.codec import EnvelopeDecoder, FrameReader, encode_envelope
 from nearcast.overlay.live.gap_news import decode_gaps, encode_gaps
-from nearcast.overlay.live.member import NewEvent, OverlayMember, PeerAnswers
+from nearcast.overlay.live.member import NewEvent, OverlayMember
+from nearcast.overlay.live.outgoing import PeerAnswers
 from nearcast.overlay.messages import Envelope
 
 SQUARE = Extent((0.0, 0.0), (100.0, 100.0))

@@ -15,7 +15,7 @@ _EXAMPLE = "'10.0.0.7:7000' or '[::1]:7000'"
 class PeerSection(Section):
     """A peer of an overlay without servers: for 'nearcast peer', see docs/peers.md.
 
-    `method`, `beat`, `spread` and the spaces must be the same at all peers of an overlay.
+    `method`, `histograms`, `beat`, `cache`, `spread` and spaces must be the same at all its peers.
     """
 
     listen: str = setting("127.0.0.1:7000", "HOST:PORT where other peers connect to this one")
@@ -38,8 +38,19 @@ class PeerSection(Section):
     method: Literal["exact", "measured", "RS", "LVS", "CES"] = setting(
         "exact", "how a group elects its host: exact, measured, RS, LVS, CES"
     )
+    histograms: FilePath | None = setting(
+        None,
+        "directory of 'nearcast pipeline histogram': events count in elections, not volume",
+        example='"city"',
+    )
     beat: Annotated[Seconds, Field(ge=0.05, le=60)] = setting(
         1.0, "pause between heartbeats; a peer that is silent for 3.5 of them is given up"
+    )
+    cache: int = setting(
+        0,
+        "events in vain that a host remembers for each branch; pays if values repeat ten times",
+        ge=0,
+        le=100_000,
     )
     spread: float = setting(
         0,

@@ -24,6 +24,7 @@ from nearcast.overlay.messages import (
     Instant,
     Join,
     MemberEntry,
+    MemberLeft,
     Refused,
 )
 from nearcast.overlay.seat import Group, Joining, PendingJoin, Seat
@@ -32,6 +33,8 @@ from nearcast.overlay.structure import adopt, set_parent, settle
 
 _MOST_DETOURS = 8
 """How often a request is forwarded by seats that are not in the tree themselves."""
+_QUICK = 2
+"""So many requests of a part without a parent are soon repeated: others may have none either."""
 _SAME = 1e-12
 """Enlargements that differ by less are equal."""
 
@@ -47,20 +50,23 @@ def begin_join(
     avoid: Address | None = None,
 ) -> None:
     """Send a join request through `contact`, or else through the parent."""
-    wait = int(seat.settings.retry_ms * (1.0 + seat.random.random()) * 2 ** min(seat.tries // 4, 4))
+    is_orphan = seat.parent is None and not fresh and 0 < seat.tries <= _QUICK
+    pause = seat.settings.retry_ms // 4 if is_orphan else seat.settings.retry_ms
+    wait = int(pause * (1.0 + seat.random.random()) * 2 ** min(seat.tries // 4, 4))
     moving = fresh or height < seat.top
-    seat.joining = Joining(seat.random.getrandbits(48), height, box, fresh, moving, now + wait)
+    to = contact or seat.parent or seat.address
+    nonce = seat.random.getrandbits(48)
+    seat.joining = Joining(nonce, height, box, fresh, moving, to, now + wait)
     entry = MemberEntry(seat.address, box) if fresh else seat.entry(height)
     join = Join(seat.address, entry, height, seat.joining.nonce, seat.clock, avoid)
     join = replace(join, moving=moving, settled=seat.settled)
-    to = contact if contact is not None else seat.parent
-    if to is not None:
+    if to != seat.address:
         seat.send(to, join)
     else:
         on_join(seat, seat.address, join, now)
 
 
-def on_join(seat: Seat, sender: Address, join: Join, now: Instant) -> None:  # noqa: ARG001 - all handlers have one shape
+def on_join(seat: Seat, sender: Address, join: Join, now: Instant) -> None:
     """Forward a join request, or accept it here."""
     if not _is_sound(seat, join):
         seat.tally.refused += 1
@@ -78,8 +84,11 @@ def on_join(seat: Seat, sender: Address, join: Join, now: Instant) -> None:  # n
         _descend(seat, join, join.descend, now)
     elif seat.parent is not None:
         seat.send(seat.parent, replace(join, descend=None))
+    elif join.descend is not None and join.origin == seat.address:
+        # The sender believes that this seat has a group that it has given up, and is a member.
+        seat.send(sender, MemberLeft(join.descend + 1))
     else:
-        _at_root(seat, join, now)
+        _at_root(seat, sender, join, now)
 
 
 def _is_sound(seat: Seat, join: Join) -> bool:
@@ -87,16 +96,17 @@ def _is_sound(seat: Seat, join: Join) -> bool:
     return sound and seat.settings.extent.is_sound(join.entry.box)
 
 
-def _at_root(seat: Seat, join: Join, now: Instant) -> None:
+def _at_root(seat: Seat, sender: Address, join: Join, now: Instant) -> None:
     if join.origin == seat.address and join.height >= seat.top:
-        _own_request_arrived(seat, now)
-        seat.settled = True  # the contact is in this very tree
+        if any(sender in group.members for group in seat.groups):
+            _own_request_arrived(seat, now)
+            seat.settled = True  # it has climbed to here: the contact is in this very tree
     elif join.height < seat.top:
         _descend(seat, join, seat.top, now)
     elif join.origin in seat.groups[seat.top].members:
         seat.tally.refused += 1  # requested before the seat handed its groups over
-    elif _looks_elsewhere(seat, join, now):
-        seat.send(seat.refuges[seat.tries % len(seat.refuges)], join)
+    elif others := _elsewhere(seat, join, now):
+        seat.send(others[seat.tries % len(others)], join)
     elif _rank(seat.top, seat.settled, seat.address) > _rank(
         join.height, join.settled, join.origin
     ):
@@ -118,10 +128,12 @@ def _rank(height: int, settled: bool, address: Address) -> tuple[int, bool, Addr
     return height, settled, address
 
 
-def _looks_elsewhere(seat: Seat, join: Join, now: Instant) -> bool:
-    """Return whether the seat is as lost as the origin, and has another peer to ask."""
+def _elsewhere(seat: Seat, join: Join, now: Instant) -> list[Address]:
+    """Return other peers to ask, if the seat is as lost as the origin."""
     lost = not seat.settled and not join.settled and seat.is_asking(now)
-    return lost and bool(seat.refuges) and join.hops < _MOST_DETOURS
+    if not lost or join.hops >= _MOST_DETOURS:
+        return []
+    return [one for one in seat.refuges if one.peer != join.origin.peer]
 
 
 def _accept_as_equal(seat: Seat, join: Join, now: Instant) -> None:

@@ -108,6 +108,8 @@ class OverlayPeer:
         self.seats: dict[int, Seat] = {}
         self.strangers = 0
         """How many messages arrived for seats that are not here."""
+        self.unreached: dict[PeerId, Instant] = {}
+        """Peers to which connections broke lately, and until when events take another way."""
         self._keys: dict[Hashable, int] = {}
         self._next_seat = 0
         self._stray: list[Envelope] = []
@@ -136,6 +138,7 @@ class OverlayPeer:
         box = self.settings.extent.checked(lows, highs, where=f"subscription {key!r}")
         address = Address(self.peer_id, self._next_seat)
         seat = Seat(address, box, self.settings, self.random, self.contacts, now)
+        seat.unreached = self.unreached
         own = next((other.address for other in self.seats.values()), None)
         seat.refuges = [own] if own is not None else list(self.contacts)
         self._keys[key] = self._next_seat
@@ -216,6 +219,12 @@ class OverlayPeer:
             if seat.due_at() <= now:
                 repair.attend(seat, now)
         return self._turn(now)
+
+    def lose(self, peer: PeerId, now: Instant) -> None:
+        """Send events into the tree elsewhere for a while: the connection to a peer is lost."""
+        for known in [one for one, until in self.unreached.items() if until <= now]:
+            del self.unreached[known]
+        self.unreached[peer] = now + self.settings.probe_ms
 
     def drop_peer(self, peer: PeerId, now: Instant) -> list[Output]:
         """Repair the tree around a peer that has ended."""

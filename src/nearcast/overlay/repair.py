@@ -65,7 +65,7 @@ def beat(seat: Seat, now: Instant) -> None:
     seat.beats += 1
     _forget_silent(seat, now)
     if seat.parent is not None and now - seat.parent_heard > settings.patience_ms:
-        _parent_lost(seat, now)
+        _parent_lost(seat, now, wait_ms=2 * settings.beat_ms)
     _retry(seat, now)
     _shrink(seat, now)
     _count_burden(seat)
@@ -97,7 +97,10 @@ def peer_ended(seat: Seat, peer: PeerId, now: Instant) -> None:
     if touched:
         settle(seat, touched[0], now, until=touched[-1])
     if seat.parent is not None and seat.parent.peer == peer:
-        _parent_lost(seat, now)
+        _parent_lost(seat, now, wait_ms=seat.settings.beat_ms // 2)
+        _retry(seat, now)
+    elif seat.joining is not None and seat.joining.contact.peer == peer:
+        seat.joining.deadline = now
         _retry(seat, now)
 
 
@@ -115,8 +118,11 @@ def _forget_silent(seat: Seat, now: Instant) -> None:
         settle(seat, touched[0], now, until=touched[-1])
 
 
-def _parent_lost(seat: Seat, now: Instant) -> None:
-    """Elect another parent among the siblings; become it, or wait for its adoption."""
+def _parent_lost(seat: Seat, now: Instant, wait_ms: int) -> None:
+    """Elect another parent among the siblings; become it, or wait for its adoption.
+
+    They all see at once that a process has ended, and within a heartbeat that it is silent.
+    """
     gone = seat.parent
     assert gone is not None
     level, siblings = seat.top + 1, seat.siblings
@@ -131,7 +137,7 @@ def _parent_lost(seat: Seat, now: Instant) -> None:
     ordered = {a: left[a] for a in _in_order(siblings, left)}
     chosen = next(iter(ordered)) if follower else _chosen(seat, level, ordered)
     if chosen != seat.address:
-        seat.awaiting = now + 2 * seat.settings.beat_ms
+        seat.awaiting = now + wait_ms
         if follower:
             seat.groups = []
             seat.branches = None
@@ -178,9 +184,16 @@ def _seek_parent(seat: Seat, now: Instant) -> None:
         if not seat.refuges:
             seat.settled = True
             return
-        contact = seat.refuges[seat.tries % len(seat.refuges)]
+        known = _promising(seat, now) or seat.refuges
+        contact = known[seat.tries % len(known)]
         seat.tries += 1
     ask_to_join(seat, now, contact)
+
+
+def _promising(seat: Seat, now: Instant) -> list[Address]:
+    """Return the refuges that may know another tree: neither dead nor members of this seat."""
+    mine = {member for group in seat.groups for member in group.members}
+    return [one for one in seat.refuges if one not in mine and seat.is_reached(one, now)]
 
 
 def ask_to_join(seat: Seat, now: Instant, contact: Address) -> None:

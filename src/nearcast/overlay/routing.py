@@ -30,8 +30,8 @@ def publish(seat: Seat, batch: EventBatch, now: Instant) -> None:
     if seat.parent is None and seat.joining is not None and seat.refuges and seat.top == 0:
         # Not in the tree yet: send them to the seat that was asked to accept this one.
         pass_on(seat, seat.refuges[0], batch, rising=True, now=now)
-    elif seat.settings.climb is Climb.DIRECT and seat.root != seat.address:
-        pass_on(seat, seat.root, batch, rising=False, now=now, cached=False)
+    elif seat.settings.climb is Climb.DIRECT and (entrance := seat.entrance(now)) != seat.address:
+        pass_on(seat, entrance, batch, rising=False, now=now, cached=False)
         seat.tally.forwarded = before
         return
     fresh = _new_ones(seat, batch, now)

@@ -21,7 +21,15 @@ from typing import NamedTuple
 
 from nearcast.overlay.bounds import Bounds, union_of
 from nearcast.overlay.events import EventBatch, Floats
-from nearcast.overlay.messages import Address, Body, Envelope, Instant, Join, MemberEntry
+from nearcast.overlay.messages import (
+    Address,
+    Body,
+    Envelope,
+    Instant,
+    Join,
+    MemberEntry,
+    PeerId,
+)
 from nearcast.overlay.settings import Settings
 
 MOST_LOST = 8
@@ -73,6 +81,8 @@ class Joining:
     """A new subscription or a changed box: the box is not yet in the seat's groups."""
     moving: bool
     """All groups above `height` are given up once the seat is accepted."""
+    contact: Address
+    """Who was asked."""
     deadline: Instant
 
 
@@ -194,6 +204,7 @@ class Seat:
         "sponsor",
         "tally",
         "tries",
+        "unreached",
         "wanted",
     )
 
@@ -215,6 +226,8 @@ class Seat:
         self.random = random
         # Addresses known from the start, through which the overlay can be reached.
         self.contacts = contacts
+        # Peers to which connections broke lately, and until when that counts.
+        self.unreached: dict[PeerId, Instant] = {}
         # --- the tree
         self.clock = 0
         """The highest term seen; a group that changes its host gets a higher one."""
@@ -227,9 +240,7 @@ class Seat:
         # The parent that was lost last, and when it was last heard from; None while there is one.
         self.former: Address | None = None
         self.cut_since: Instant | None = None
-        self.gaps: list[
-            Gap
-        ] = []  # those that ended with a new parent, until the peer collects them
+        self.gaps: list[Gap] = []  # ended with a new parent, until the peer collects them
         # All members of the parent's group, as the parent last sent them.
         self.siblings: tuple[MemberEntry, ...] = ()
         # The hosts from the root down to the parent; for repair.
@@ -260,8 +271,7 @@ class Seat:
         # The targets of events as arrays; None: to be built again.
         self.branches: Branches | None = None
         # Ids seen in this period and the one before: the memory against duplicates.
-        self.seen, self.seen_before = set[object](), set[object]()
-        self.seen_since = now
+        self.seen, self.seen_before, self.seen_since = set[object](), set[object](), now
         # Events held back, by target, rising and cached (`Settings.coalesce_ms`).
         self.pending: dict[tuple[Address, bool, bool], list[EventBatch]] = {}
         self.flush_at: Instant | None = None
@@ -289,6 +299,16 @@ class Seat:
     def root(self) -> Address:
         """Return the root, as far as this seat knows."""
         return self.path[0] if self.parent is not None and self.path else self.address
+
+    def entrance(self, now: Instant) -> Address:
+        """Return where events of this peer enter: the root, or the nearest host that is reached."""
+        if self.parent is None:
+            return self.address
+        return next((host for host in self.path if self.is_reached(host, now)), self.parent)
+
+    def is_reached(self, address: Address, now: Instant) -> bool:
+        """Return whether no connection to a peer broke lately."""
+        return self.unreached.get(address.peer, now) <= now
 
     def overhead(self) -> float:
         """Return all overhead so far, in the settings' costs."""

@@ -45,8 +45,8 @@ def on_adopt(seat: Seat, sender: Address, message: Adopt, now: Instant) -> None:
         if _fits(seat, message.level):
             _move_to(seat, sender, message, now)
             return
-    elif message.level > seat.top + 1:
-        return  # a handover to this seat is still in flight
+    elif message.level > seat.top + 1 and _may_be_handed_over(seat, message, now):
+        return
     elif message.level == seat.top + 1 and (
         _is_parent(seat, sender, message.term) or _answers_late(seat, message)
     ):
@@ -60,6 +60,11 @@ def on_adopt(seat: Seat, sender: Address, message: Adopt, now: Instant) -> None:
         return
     if sender != seat.parent or message.level != seat.top + 1:
         seat.send(sender, MemberLeft(message.level))
+
+
+def _may_be_handed_over(seat: Seat, message: Adopt, now: Instant) -> bool:
+    """Return whether a handover to this seat may still be in flight; else the sender is wrong."""
+    return message.nonce is None and now - seat.parent_since < seat.settings.beat_ms
 
 
 def _note_if_misknown(seat: Seat, message: Adopt) -> None:
@@ -245,11 +250,15 @@ def on_left(seat: Seat, sender: Address, message: MemberLeft, now: Instant) -> N
     settle(seat, level, now)
 
 
-def on_unknown(seat: Seat, sender: Address, message: Unknown, now: Instant) -> None:
-    """Look for another parent, unless a change is in progress: this one does not know the seat."""
-    if sender != seat.parent or message.level != seat.top + 1:
+def on_unknown(seat: Seat, sender: Address, message: Unknown, now: Instant) -> None:  # noqa: ARG001 - as above
+    """Look for another parent, unless a change is in progress: this one does not know the seat.
+
+    A parent that has handed its group over forwards reports, so the answer may come from another.
+    """
+    if seat.parent is None or message.level != seat.top + 1:
         return
-    if now - seat.parent_since < 2 * seat.settings.beat_ms:
+    if now < (patience := seat.parent_since + seat.settings.beat_ms):
+        seat.next_beat = min(seat.next_beat, patience)
         return
     become_root_of_fragment(seat, now)
 

@@ -39,6 +39,8 @@ def file_problems(configuration: Configuration) -> list[ConfigurationError]:
 
 def _looks(configuration: Configuration) -> Iterator[tuple[str, Callable[[], object]]]:
     yield from _looks_at_access(configuration)
+    if configuration.peer.histograms is not None:
+        yield "peer.histograms", partial(_check_there, configuration.peer.histograms)
     network = configuration.network
     if network.is_encrypted:
         yield "network", partial(nats_context, network)

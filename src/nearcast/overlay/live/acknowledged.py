@@ -7,7 +7,9 @@
 An answer is *clean* if every branch that a relay knew has answered, and no relay on the way had
 lost a member or handed a group over a moment ago where the event lies: then subscribers may be
 without a parent, and nobody would miss their answer. Otherwise the publisher sends the event
-again, until an answer is clean or `keep_ms` has passed.
+again, until an answer is clean or `keep_ms` has passed. A doubt ends after `doubt_ms`: the answer
+to an attempt that is so much later than the first confirms the event, too, whatever new doubts
+there are; those who have lost their parent since then tell of a gap.
 
 A clean answer does not prove that everybody has the event: a part of the tree may be cut off, and
 those who answered may not know. So an event is held for `hold_ms` although it is confirmed. A part
@@ -130,8 +132,10 @@ class _KeptEvent:
 
     event: OverlayEvent
     attempt: int
+    since: Instant
+    """When there was a reason to send it: its publication, or a gap."""
     repeats: int
-    """How often it was sent again since there was a reason to."""
+    """How often it was sent again since then."""
     sent_at: Instant
     """When it was sent last."""
     repeat_at: Instant
@@ -152,8 +156,11 @@ class Acknowledgements:
     Complexity: O(1) per event, branch and answer; `advance` O(events that wait).
     """
 
-    def __init__(self, token: bytes, timing: AckTiming | None = None) -> None:
+    def __init__(
+        self, token: bytes, timing: AckTiming | None = None, doubt_ms: int = 11_000
+    ) -> None:
         self.timing = timing or AckTiming()
+        self._doubt_ms = doubt_ms
         self.totals = AckTotals()
         self._token = token
         self._number = 0
@@ -194,9 +201,10 @@ class Acknowledgements:
         kept = _KeptEvent(
             event,
             attempt=0,
+            since=now,
             repeats=0,
             sent_at=now,
-            repeat_at=now + timing.retry_ms,
+            repeat_at=self._together(now + timing.retry_ms),
             until=now + timing.keep_ms,
             held_until=now + timing.hold_ms,
         )
@@ -239,20 +247,20 @@ class Acknowledgements:
         soon = now + after_ms
         for kept in self._kept.values():
             if _fell_into(kept, gap):
-                kept.repeats, kept.repeat_at = 0, min(kept.repeat_at, soon)
+                kept.since, kept.repeats = now, 0
+                kept.repeat_at = min(kept.repeat_at, soon)
         for identity, kept in list(self._held.items()):
             if kept.held_until > now and _fell_into(kept, gap):
                 self._let_go(identity)
-                kept.repeats, kept.repeat_at = 0, soon
+                kept.since, kept.repeats, kept.repeat_at = now, 0, soon
                 kept.until = max(kept.until, now + self.timing.relay_ms)
                 self._kept[identity] = kept
         self._wake_by(soon)
 
     def lost(self, peer: PeerId) -> None:
-        """Answer for a peer whose connection is lost: not clean."""
+        """Expect no answers any more of a peer whose connection is lost: there will be none."""
         for key in [key for key in self._awaited if key[1] == peer]:
-            for passage in self._awaited.pop(key):
-                self._settle(passage, is_clean=False)
+            del self._awaited[key]
 
     def take(self) -> list[tuple[PeerId, EventAck]]:
         """Return the answers to send, each with its receiver."""
@@ -270,7 +278,7 @@ class Acknowledgements:
         for identity, kept in list(self._kept.items()):
             if kept.until <= now or kept.attempt == _LAST_ATTEMPT:
                 del self._kept[identity]
-                self.totals.unconfirmed += 1
+                self.totals.unconfirmed += not kept.is_settled
                 self._settled(kept)
                 continue
             if kept.repeat_at <= now:
@@ -290,11 +298,16 @@ class Acknowledgements:
         self.totals.repeated += 1
         timing = self.timing
         wait = min(timing.retry_ms << min(kept.repeats, 8), timing.most_retry_ms)
-        kept.sent_at, kept.repeat_at = now, now + wait
+        kept.sent_at, kept.repeat_at = now, self._together(now + wait)
         assert isinstance(kept.event.event_id, bytes)
         token, number, _, sure = _ID.unpack(kept.event.event_id)
         event_id = _ID.pack(token, number, kept.attempt, sure)
         return replace(kept.event, event_id=event_id)
+
+    def _together(self, at: Instant) -> Instant:
+        """Return when to send what is due at an instant: together with others of that time."""
+        pause = max(1, self.timing.retry_ms // 4)
+        return -(-at // pause) * pause
 
     def _settle(self, passage: _Passage, *, is_clean: bool) -> None:
         passage.is_clean = passage.is_clean and is_clean
@@ -306,13 +319,18 @@ class Acknowledgements:
         if passage.upstream is not None:
             peer, seat = passage.upstream
             self._ready.append((peer, EventAck(passage.event_id, seat, passage.is_clean)))
-        elif passage.is_clean:
+        else:
             identity = identity_of(passage.event_id)
-            kept = self._kept.pop(identity, None)
-            if kept is not None:
+            kept = self._kept.get(identity)
+            if kept is not None and (passage.is_clean or self._is_late(passage, kept)):
+                del self._kept[identity]
                 self.totals.confirmed += not kept.is_settled
                 self._hold(identity, kept)
                 self._settled(kept)
+
+    def _is_late(self, passage: _Passage, kept: _KeptEvent) -> bool:
+        """Return whether no doubt of the first attempt can have lasted until this one."""
+        return passage.until - self.timing.relay_ms >= kept.since + self._doubt_ms
 
     def _settled(self, kept: _KeptEvent) -> None:
         if self.on_settled is not None and not kept.is_settled:

@@ -53,6 +53,8 @@ HEAD = Struct("<IB")
 """Size of what follows the size, and kind."""
 MOST_FRAME = 1 << 22
 """The largest frame that is accepted, in bytes."""
+BESIDE_PAYLOAD = 1 << 14
+"""How many bytes a frame with one event may have beside its payload."""
 MOST_EVENTS = 4_096
 """The most events of one frame."""
 ID_BYTES = 19

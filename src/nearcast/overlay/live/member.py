@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 from random import Random
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from nearcast.overlay.bounds import Bounds, intersects
 from nearcast.overlay.events import EventBatch, OverlayEvent
@@ -22,8 +22,15 @@ from nearcast.overlay.live.acknowledged import (
     identity_of,
     is_sure,
 )
-from nearcast.overlay.live.codec import MOST_EVENTS
 from nearcast.overlay.live.gap_news import GapNews, GapReport
+from nearcast.overlay.live.outgoing import (
+    MOST_BYTES,
+    Content,
+    GapReports,
+    PeerAnswers,
+    TurnMessages,
+    size_of,
+)
 from nearcast.overlay.messages import (
     Address,
     Envelope,
@@ -40,6 +47,8 @@ from nearcast.overlay.settings import Settings
 MOST_CONTACTS = 16
 """How many peers a member remembers to join through."""
 _RENEWED = 3
+_HANDOVER_BEATS = 4
+"""How long what lies in a group that was handed over is in doubt."""
 
 
 class NewEvent(NamedTuple):
@@ -57,22 +66,6 @@ class PeerArrival(NamedTuple):
     payload: bytes
 
 
-class PeerAnswers(NamedTuple):
-    """Answers for another peer."""
-
-    acks: list[EventAck]
-
-
-class GapReports(NamedTuple):
-    """News of gaps for a neighbour."""
-
-    gaps: list[GapReport]
-
-
-Content: TypeAlias = Envelope | PeerAnswers | GapReports
-"""What one peer sends to another."""
-
-
 class OverlayMember:
     """One peer in the overlay of one space.
 
@@ -88,9 +81,9 @@ class OverlayMember:
         timing: AckTiming | None = None,
     ) -> None:
         self.core = OverlayPeer(peer_id, settings, random)
-        self.acks = Acknowledgements(random.randbytes(TOKEN_BYTES), timing)
         self._settings = settings
         self._repair_ms = 2 * settings.patience_ms + 4 * settings.beat_ms
+        self.acks = Acknowledgements(random.randbytes(TOKEN_BYTES), timing, self._repair_ms)
         self._boxes: dict[int, Bounds] = {}
         self._next_key = 0
         extent = settings.extent
@@ -103,7 +96,7 @@ class OverlayMember:
         """Where peers may be without a parent, and until when."""
         self._tops: dict[int, int] = {}
         self._renew_at: Instant = 0
-        self._out: list[tuple[PeerId, Content]] = []
+        self._out = TurnMessages()
         self._arrivals: list[PeerArrival] = []
         self._taken: set[bytes] = set()
         self._taken_before: set[bytes] = set()
@@ -156,8 +149,7 @@ class OverlayMember:
             event = OverlayEvent(self.acks.new_id(sure=sure), *box, payload)
             if not sure or self.acks.keep(event, now):
                 accepted.append(event)
-        for start in range(0, len(accepted), MOST_EVENTS):
-            self._publish(accepted[start : start + MOST_EVENTS], now)
+        self._publish(accepted, now)
         return [identity_of(event.event_id) for event in accepted]  # type: ignore[arg-type]
 
     def ask_outside(self, now: Instant) -> None:
@@ -197,6 +189,7 @@ class OverlayMember:
         """Process a message that came over the link to `link`."""
         body = envelope.body
         self._unreachable.discard(link)
+        self.core.unreached.pop(link, None)
         if not isinstance(body, Events):
             outputs = self.core.receive(envelope, now)
             self._note_stepping_down(now)
@@ -223,14 +216,15 @@ class OverlayMember:
         """Handle that the connection to a peer is lost, or cannot be made."""
         self.acks.lost(peer)
         self.gaps.lost(peer)
+        self.core.lose(peer, now)
         self._unreachable.add(peer)
         self._emit([], now)
 
     def ended(self, peer: PeerId, now: Instant) -> None:
         """Handle that a peer's process has ended: another one, or none, listens at its address."""
-        lost = {one: box for one, box in self._neighbours().items() if one.peer == peer}
-        self._lost += [(now + self._repair_ms, box) for box in lost.values()]
-        self.repairs += len(lost)
+        for address, box in self._neighbours().items():
+            if address.peer == peer:
+                self._note_end(box, now)
         outputs = self.core.drop_peer(peer, now)
         self._note_stepping_down(now)
         self._emit(outputs, now)
@@ -251,9 +245,7 @@ class OverlayMember:
         self._emit(outputs, now)
         self._note_gaps(now)
         self._tell_of_gaps(now, is_beat=is_beat)
-        again = self.acks.advance(now)
-        if again:
-            self._publish(again, now)
+        self._publish(self.acks.advance(now), now)
 
     def wake_at(self) -> Instant | None:
         """Return when `advance` is to be called next."""
@@ -262,8 +254,7 @@ class OverlayMember:
 
     def take_out(self) -> list[tuple[PeerId, Content]]:
         """Return the messages to send, each with its receiver, in order."""
-        out, self._out = self._out, []
-        return out
+        return self._out.take()
 
     def take_arrivals(self) -> list[PeerArrival]:
         """Return the events for the subscribers of this peer."""
@@ -287,6 +278,17 @@ class OverlayMember:
     # --- inside --------------------------------------------------------------------------------
 
     def _publish(self, events: list[OverlayEvent], now: Instant) -> None:
+        """Send events, as many at a time as one message may hold."""
+        start, size = 0, 0
+        for place, event in enumerate(events):
+            size += size_of((event.payload,))
+            if place > start and size > MOST_BYTES:
+                self._publish_together(events[start:place], now)
+                start, size = place, size_of((event.payload,))
+        if events:
+            self._publish_together(events[start:], now)
+
+    def _publish_together(self, events: list[OverlayEvent], now: Instant) -> None:
         outputs = self.core.publish(events, now)
         sure = [event for event in events if is_sure(event.event_id)]  # type: ignore[arg-type]
         if sure:
@@ -310,10 +312,11 @@ class OverlayMember:
                 for event_id in output.body.batch.ids:
                     if event_id in targets:
                         targets[event_id].append(output.to)
-        lost_or_unsure = self._is_unsure()
+        if self._is_unsure():
+            return  # no answer: it would be about another tree, perhaps
         for place, event_id in enumerate(batch.ids):
             if event_id in targets:
-                is_clean = not lost_or_unsure and not self._is_doubtful(batch, place, now)
+                is_clean = not self._is_doubtful(batch, place, now)
                 self.acks.passed(event_id, upstream, targets[event_id], now, is_clean=is_clean)  # type: ignore[arg-type]
 
     def _is_unsure(self) -> bool:
@@ -351,9 +354,9 @@ class OverlayMember:
             for seat in self.core.seats.values()
         )
 
-    def _neighbours(self) -> dict[Address, Bounds]:
-        """Return the boxes of members and parents: what lies below each of them."""
-        found: dict[Address, Bounds] = {}
+    def _neighbours(self) -> dict[Address, Bounds | None]:
+        """Return the boxes of members and parents: what lies below each; None if nobody does."""
+        found: dict[Address, Bounds | None] = {}
         for seat in self.core.seats.values():
             if seat.parent is not None:
                 found[seat.parent] = self._everything
@@ -361,10 +364,12 @@ class OverlayMember:
                 if entry.address == seat.parent:
                     found[seat.parent] = entry.box
             for group in seat.groups:
-                found.update((entry.address, entry.box) for entry in group.members.values())
+                for entry in group.members.values():
+                    is_host = group.level > 1 or entry.size > 1
+                    found[entry.address] = entry.box if is_host else None
         return found
 
-    def _note_lost(self, before: dict[Address, Bounds], now: Instant) -> None:
+    def _note_lost(self, before: dict[Address, Bounds | None], now: Instant) -> None:
         """Remember the boxes of neighbours that were lost: peers below them look for a new parent.
 
         A lost parent was a member of its own group: what was below it there is without a parent,
@@ -375,8 +380,13 @@ class OverlayMember:
         for seat in self.core.seats.values():
             for address, at in seat.lost.items():
                 if at == probe_at and address in before:
-                    self._lost.append((now + self._repair_ms, before[address]))
-                    self.repairs += 1
+                    self._note_end(before[address], now)
+
+    def _note_end(self, box: Bounds | None, now: Instant) -> None:
+        """Count a neighbour that was lost, and doubt what lies below it for a while."""
+        self.repairs += 1
+        if box is not None:
+            self._lost.append((now + self._repair_ms, box))
 
     def _renew_contacts(self, now: Instant) -> None:
         """Remember some peers to join through: the first contacts may be gone by then.
@@ -397,14 +407,16 @@ class OverlayMember:
             self.meet(self.core.random.sample(found, min(_RENEWED, len(found))))
 
     def _note_stepping_down(self, now: Instant) -> None:
-        """Doubt everything for a while after a seat has given up a group.
+        """Doubt what lies in a group for a while after a seat has given it up.
 
         Two hosts that step down at the same time name successors that the other one does not know;
         what is below them is found again by the next heartbeats.
         """
+        until = now + _HANDOVER_BEATS * self._settings.beat_ms
         for number, seat in self.core.seats.items():
             if seat.top < self._tops.get(number, -1):
-                self._lost.append((now + self._repair_ms, self._everything))
+                boxes = [heir.box for heir in seat.heirs] or [self._everything]
+                self._lost += [(until, box) for box in boxes]
             self._tops[number] = seat.top
 
     def _emit(self, outputs: list[Output], now: Instant) -> None:
@@ -412,11 +424,12 @@ class OverlayMember:
             if isinstance(output, EventDelivery):
                 self._arrive(output.batch, now)
             else:
-                self._out.append((output.to.peer, output))
+                self._out.add(output.to.peer, output)
         answers: dict[PeerId, list[EventAck]] = {}
         for peer, ack in self.acks.take():
             answers.setdefault(peer, []).append(ack)
-        self._out += [(peer, PeerAnswers(acks)) for peer, acks in answers.items()]
+        for peer, acks in answers.items():
+            self._out.add(peer, PeerAnswers(acks))
 
     def _note_gaps(self, now: Instant) -> None:
         """Report gaps that have ended in this peer's part of the tree.
@@ -440,8 +453,8 @@ class OverlayMember:
     def _tell_of_gaps(self, now: Instant, *, is_beat: bool = False) -> None:
         due = self.gaps.wake_at()
         if len(self.gaps) and (is_beat or (due is not None and due <= now)):
-            found = self.gaps.take(self.tree_neighbours(), now)
-            self._out += [(peer, GapReports(reports)) for peer, reports in found]
+            for peer, reports in self.gaps.take(self.tree_neighbours(), now):
+                self._out.add(peer, GapReports(reports))
 
     def _arrive(self, batch: EventBatch, now: Instant) -> None:
         """Deliver events of other peers, each identity once."""

@@ -9,9 +9,8 @@ from functools import partial
 from nearcast.config import Configuration
 from nearcast.server.broker_settings import space_settings
 from nearcast.server.overlay.bridge import Bridge
-from nearcast.server.overlay.peer_server import check_configuration, peer_settings, tree_settings
+from nearcast.server.overlay.peer_server import check_configuration, overlay_spaces, peer_settings
 from nearcast.server.overlay.runtime import OverlayRuntime
-from nearcast.server.overlay.spaces import overlay_space
 from nearcast.server.server import Server
 
 
@@ -47,9 +46,8 @@ class BridgeServer(Server):
             most_boxes=section.boxes,
             looseness=section.looseness,
         )
-        tree = tree_settings(section)
         self.runtime = OverlayRuntime(
-            peer_settings(section), [overlay_space(one, tree) for one in settings], bridge.arrived
+            peer_settings(section), overlay_spaces(self.configuration), bridge.arrived
         )
         await self.runtime.start()
         bridge.attach(self.runtime)

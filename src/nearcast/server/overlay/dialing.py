@@ -14,6 +14,16 @@ PROBES = (0.0, 0.05, 0.2, 0.5)
 """Pauses before attempts, in seconds: an ending process may accept before its listener goes."""
 
 
+def address_of(name: str) -> tuple[str, int]:
+    """Return host and port from the name of a peer or from an address.
+
+    >>> address_of("[::1]:7000/5f3a01"), address_of("10.0.0.7:7000")
+    (('::1', 7000), ('10.0.0.7', 7000))
+    """
+    host, _, port = name.partition("/")[0].rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 class Dialed(NamedTuple):
     """The outcome: the name that answers at the peer's address, "" for none."""
 

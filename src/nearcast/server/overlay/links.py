@@ -36,7 +36,7 @@ from nearcast.overlay.live.introduction import (
     proof,
 )
 from nearcast.server.log_format import RateLimited
-from nearcast.server.overlay.dialing import ONCE, PROBES, dial
+from nearcast.server.overlay.dialing import ONCE, PROBES, address_of, dial
 
 log = logging.getLogger("nearcast.overlay")
 limited = RateLimited(log)
@@ -94,16 +94,6 @@ class LinkOwner(Protocol):
         """Return the state of this peer, for an observer."""
 
 
-def address_of(name: str) -> tuple[str, int]:
-    """Return host and port from the name of a peer or from an address.
-
-    >>> address_of("[::1]:7000/5f3a01"), address_of("10.0.0.7:7000")
-    (('::1', 7000), ('10.0.0.7', 7000))
-    """
-    host, _, port = name.partition("/")[0].rpartition(":")
-    return host.strip("[]"), int(port)
-
-
 class PeerLink(asyncio.Protocol):
     """One connection; `peer` is the name of the other side once it has introduced itself."""
 
@@ -156,7 +146,7 @@ class PeerLink(asyncio.Protocol):
 
     def finish(self) -> None:
         """Close once everything is sent."""
-        self._flush()
+        self.flush()
         if self._transport is not None:
             self._transport.close()
 
@@ -171,12 +161,11 @@ class PeerLink(asyncio.Protocol):
     # --- frames --------------------------------------------------------------------------------
 
     def send(self, frame: bytes) -> None:
-        """Send a frame, together with others of this iteration of the loop."""
-        if not self._pending:
-            asyncio.get_running_loop().call_soon(self._flush)
+        """Send a frame, at the next `flush`."""
         self._pending.append(frame)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send all frames that wait, with one write."""
         pending, self._pending = self._pending, []
         if pending:
             self._write(b"".join(pending))
@@ -299,6 +288,7 @@ class PeerLinks:
         self._server: asyncio.Server | None = None
         self._links: dict[str, PeerLink] = {}
         self._all: set[PeerLink] = set()
+        self._unsent: set[PeerLink] = set()
         self._dialing: dict[str, tuple[asyncio.Task[None], list[bytes]]] = {}
         self._tried: dict[str, float] = {}
         self._answers: asyncio.Queue[bytes] = asyncio.Queue()
@@ -368,7 +358,10 @@ class PeerLinks:
     # --- sending -------------------------------------------------------------------------------
 
     def send(self, peer: str, frame: bytes, *, may_drop: bool = False) -> None:
-        """Send a frame; connect first if need be. `may_drop`: not to a peer that reads slowly."""
+        """Send a frame at the next `flush`; connect first if need be.
+
+        With `may_drop`, a peer that reads slowly does not get it.
+        """
         link = self._links.get(peer)
         if link is not None:
             if may_drop and link.is_full:
@@ -378,6 +371,7 @@ class PeerLinks:
             self.counts.bytes_sent += len(frame)
             link.used_s = asyncio.get_running_loop().time()
             link.send(frame)
+            self._unsent.add(link)
         elif peer in self._dialing:
             waiting = self._dialing[peer][1]
             if sum(map(len, waiting)) < _MOST_WAITING:
@@ -385,6 +379,12 @@ class PeerLinks:
         elif not self._is_closed and self._may_dial(peer):
             task = asyncio.get_running_loop().create_task(self._dial(peer))
             self._dialing[peer] = task, [frame]
+
+    def flush(self) -> None:
+        """Write what was sent, once for each connection."""
+        for link in self._unsent:
+            link.flush()
+        self._unsent.clear()
 
     def probe(self, peer: str) -> None:
         """Find out whether a peer whose connection is lost has ended, and tell the owner."""
@@ -403,6 +403,7 @@ class PeerLinks:
         if found == peer:
             for frame in waiting:
                 self.send(peer, frame)
+            self.flush()
             return
         self._tried[peer] = asyncio.get_running_loop().time()
         if not self._is_closed:
@@ -435,6 +436,7 @@ class PeerLinks:
             )
             await link.introduced
             link.send(encode_frame(ASK_STATE, b""))
+            link.flush()
             answer = await self._answers.get()
         link.end()
         return answer

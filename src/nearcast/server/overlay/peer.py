@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nearcast import kernels
@@ -18,6 +19,7 @@ from nearcast.model import Subscription as Selection
 from nearcast.model.errors import LimitError, NearcastError
 from nearcast.model.event_decoder import EventDecoder
 from nearcast.overlay.live.client_boxes import ClientBoxes
+from nearcast.overlay.live.codec import BESIDE_PAYLOAD
 from nearcast.overlay.live.member import NewEvent, PeerArrival
 from nearcast.server.clock import Clock
 from nearcast.server.overlay.links import LinkSettings
@@ -87,6 +89,7 @@ class Peer:
         tree: TreeSettings | None = None,
         most_boxes: int = 8,
         looseness: float = 0.25,
+        histogram: Path | None = None,
     ) -> None:
         settings = space if isinstance(space, SpaceSettings) else SpaceSettings(space=space)
         self._space = settings.space
@@ -95,7 +98,7 @@ class Peer:
         self._settings = PeerSettings(
             host, port, contacts, links=links or LinkSettings(key=key.encode())
         )
-        self._overlay_space = overlay_space(settings, self._tree)
+        self._overlay_space = overlay_space(settings, self._tree, histogram)
         self._runtime: OverlayRuntime | None = None
         self._decoder = EventDecoder(settings.space, settings.values, settings.paths)
         self._wanted: dict[int, Selection] = {}
@@ -152,8 +155,8 @@ class Peer:
     ) -> None:
         """Publish an event to all peers that it concerns, this one included.
 
-        A mapping is sent as JSON. Raises MisuseError if it is no event of the space, and LimitError
-        if too many events at QoS 1 wait for answers.
+        A mapping is sent as JSON. Raises MisuseError if it is no event of the space or too large,
+        and LimitError if too many events at QoS 1 wait for answers.
         """
         if isinstance(payload, Mapping):
             payload = json.dumps(payload)
@@ -167,6 +170,9 @@ class Peer:
         raw = topic.encode()
         message = Message(MessageHead(len(raw).to_bytes(2, "big") + raw, len(data), qos), data)
         packed = pack_message(message, self._clock.now_ms())
+        most = self._settings.links.most_frame - BESIDE_PAYLOAD
+        if len(packed) > most:
+            raise MisuseError(f"an event of {len(packed)} bytes", expected=f"at most {most}")
         if not self.runtime.publish(0, [NewEvent(event_box(event), packed, qos > 0)]):
             raise LimitError("too many events that wait for answers", todo="Publish more slowly.")
         self._offer(event, data)

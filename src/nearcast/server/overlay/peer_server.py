@@ -9,10 +9,11 @@ from nearcast.config import Configuration, PeerSection
 from nearcast.config.values import split_address
 from nearcast.model.errors import ConfigurationError, EnvironmentProblem
 from nearcast.overlay.election import Method
+from nearcast.overlay.live.codec import BESIDE_PAYLOAD
 from nearcast.server.broker_settings import space_settings
 from nearcast.server.overlay.links import LinkSettings
 from nearcast.server.overlay.local_clients import LocalClients
-from nearcast.server.overlay.runtime import OverlayRuntime, PeerSettings
+from nearcast.server.overlay.runtime import OverlayRuntime, OverlaySpace, PeerSettings
 from nearcast.server.overlay.spaces import TreeSettings, overlay_space
 from nearcast.server.server import Server
 
@@ -41,11 +42,9 @@ class PeerServer(Server):
         assert self.clients is not None
         assert self.turns is not None
         section = self.configuration.peer
-        tree = tree_settings(section)
-        spaces = [overlay_space(space_settings(one), tree) for one in self.configuration.space]
         self.runtime = OverlayRuntime(
             peer_settings(section),
-            spaces,
+            overlay_spaces(self.configuration),
             self.clients.arrived_events,
             on_change=self.clients.release,
         )
@@ -63,6 +62,13 @@ class PeerServer(Server):
 
 def check_configuration(configuration: Configuration) -> None:
     """Raise ConfigurationError for settings that a peer cannot keep."""
+    packet, message = configuration.limits.packet, configuration.peer.message
+    if packet + BESIDE_PAYLOAD > message:
+        raise ConfigurationError(
+            f"message = {message}",
+            where="peer",
+            expected=f"at least {packet + BESIDE_PAYLOAD}: a client may publish {packet} bytes",
+        )
     if not configuration.space:
         raise ConfigurationError(
             "no [[space]]", expected="at least one: its attributes are what peers subscribe to"
@@ -81,11 +87,27 @@ def check_configuration(configuration: Configuration) -> None:
             )
 
 
-def tree_settings(section: PeerSection) -> TreeSettings:
-    """Return what all peers of an overlay share."""
-    return TreeSettings(
-        Method(section.method), beat_ms=round(section.beat * 1000), spread=section.spread
+def overlay_spaces(configuration: Configuration) -> list[OverlaySpace]:
+    """Return the spaces with the settings of their trees, which all peers of an overlay share."""
+    section = configuration.peer
+    tree = TreeSettings(
+        Method(section.method),
+        beat_ms=round(section.beat * 1000),
+        cache_size=section.cache,
+        spread=section.spread,
     )
+    return [
+        overlay_space(space_settings(one), tree, _histogram_of(section, one.name))
+        for one in configuration.space
+    ]
+
+
+def _histogram_of(section: PeerSection, space: str) -> Path | None:
+    """Return the file with the counted events of a space, if there is one."""
+    if section.histograms is None:
+        return None
+    path = section.histograms / f"histogram-{space}.json"
+    return path if path.exists() else None
 
 
 def peer_settings(section: PeerSection) -> PeerSettings:

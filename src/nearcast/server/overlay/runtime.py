@@ -27,7 +27,8 @@ from nearcast.overlay.live.codec import (
 )
 from nearcast.overlay.live.gap_news import decode_gaps, encode_gaps
 from nearcast.overlay.live.introduction import ACKS, GAPS, SpaceDigest
-from nearcast.overlay.live.member import NewEvent, OverlayMember, PeerAnswers, PeerArrival
+from nearcast.overlay.live.member import NewEvent, OverlayMember, PeerArrival
+from nearcast.overlay.live.outgoing import MOST_BYTES, PeerAnswers, goes_with
 from nearcast.overlay.messages import Envelope, Events
 from nearcast.overlay.settings import Settings
 from nearcast.server.overlay.links import LinkSettings, PeerLinks
@@ -89,6 +90,7 @@ class OverlayRuntime:
         self._loop = asyncio.get_running_loop()
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0
+        self._is_ending_turn = False
         self._began_s = time.monotonic()
         self._is_over = False
 
@@ -212,13 +214,15 @@ class OverlayRuntime:
             return
         now = self.now()
         run: list[tuple[int, Envelope]] = []
+        size = 0
         try:
             for kind, body in frames:
                 if is_of_tree(kind):
                     space, envelope = self._decoder.decode(kind, body)
-                    if run and not _goes_with(run[-1], (space, envelope)):
+                    size += len(body)
+                    if run and not (_goes_with(run[0], (space, envelope)) and size <= MOST_BYTES):
                         self._receive(run, now, peer)
-                        run = []
+                        run, size = [], len(body)
                     run.append((space, envelope))
                 elif kind == ACKS:
                     space, acks = decode_acks(body)
@@ -286,7 +290,15 @@ class OverlayRuntime:
     # --- inside --------------------------------------------------------------------------------
 
     def _carry(self) -> None:
-        """Send and deliver what the members have, and set the alarm."""
+        """Send and deliver what the members have at the end of the turn, with what others bring."""
+        if not self._is_ending_turn:
+            self._is_ending_turn = True
+            self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._is_ending_turn = False
+        if self._is_over:
+            return
         self._send_out()
         for number, member in enumerate(self.members):
             arrivals = member.take_arrivals()
@@ -306,6 +318,7 @@ class OverlayRuntime:
                     send(peer, encode_frame(ACKS, encode_acks(number, content.acks)))
                 else:
                     send(peer, encode_frame(GAPS, encode_gaps(number, content.gaps)))
+        self.links.flush()
 
     def _set_alarm(self) -> None:
         due = [at for one in self.members if (at := one.wake_at()) is not None]
@@ -328,9 +341,5 @@ class OverlayRuntime:
 
 
 def _goes_with(first: tuple[int, Envelope], other: tuple[int, Envelope]) -> bool:
-    """Return whether two messages are events for the same seat on the same way."""
-    (space, one), (other_space, two) = first, other
-    if not (isinstance(one.body, Events) and isinstance(two.body, Events)):
-        return False
-    same_way = (one.body.rising, one.body.asks) == (two.body.rising, two.body.asks)
-    return same_way and space == other_space and one[:2] == two[:2]
+    """Return whether two messages are events of one space for the same seat, on the same way."""
+    return first[0] == other[0] and goes_with(first[1], other[1])

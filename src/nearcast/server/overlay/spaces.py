@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from struct import Struct
 from struct import error as struct_error
 
@@ -12,9 +13,10 @@ from nearcast.broker.persistence.journal import decode_message, encode_message
 from nearcast.broker.publish.message import Message
 from nearcast.index.topic_filters import topic_matches
 from nearcast.model import Event, Space
-from nearcast.model.errors import FileFormatError
+from nearcast.model.errors import EnvironmentProblem, FileFormatError
 from nearcast.overlay import Extent, Settings
 from nearcast.overlay.bounds import Bounds, union_of
+from nearcast.overlay.density_file import read_density
 from nearcast.overlay.election import Method
 from nearcast.overlay.live.introduction import SpaceDigest, digest_of
 from nearcast.server.overlay.runtime import OverlaySpace
@@ -35,9 +37,15 @@ class TreeSettings:
     spread: float = 0.0
 
 
-def overlay_space(settings: SpaceSettings, tree: TreeSettings) -> OverlaySpace:
-    """Return a space with the settings of its tree."""
+def overlay_space(
+    settings: SpaceSettings, tree: TreeSettings, histogram: Path | None = None
+) -> OverlaySpace:
+    """Return a space with the settings of its tree; with a histogram, events count in elections.
+
+    Raises FileFormatError for a damaged histogram, or one of another space.
+    """
     space = settings.space
+    counts = "" if histogram is None else read_text(histogram)
     attributes = [(one.name, one.low, one.high, list(one.categories)) for one in space.attributes]
     agreed = {
         "topics": space.topic_filter,
@@ -56,6 +64,8 @@ def overlay_space(settings: SpaceSettings, tree: TreeSettings) -> OverlaySpace:
             tree.spread,
         ],
     }
+    if counts:
+        agreed["counts"] = digest_of(counts)
     digest = SpaceDigest(space.name, digest_of(json.dumps(agreed, sort_keys=True)))
     beat_ms = tree.beat_ms
     return OverlaySpace(
@@ -65,6 +75,7 @@ def overlay_space(settings: SpaceSettings, tree: TreeSettings) -> OverlaySpace:
             least=tree.least,
             most=tree.most,
             method=tree.method,
+            density=read_density(counts, space, where=str(histogram)) if counts else None,
             beat_ms=beat_ms,
             patience_ms=beat_ms * 7 // 2,
             retry_ms=max(1, beat_ms * 4 // 5),
@@ -73,6 +84,16 @@ def overlay_space(settings: SpaceSettings, tree: TreeSettings) -> OverlaySpace:
             spread=tree.spread,
         ),
     )
+
+
+def read_text(path: Path) -> str:
+    """Return the content of a file; an EnvironmentProblem if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise EnvironmentProblem(
+            getattr(problem, "strerror", None) or "no text", where=str(path)
+        ) from None
 
 
 def event_box(event: Event) -> Bounds:
