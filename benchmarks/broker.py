@@ -186,7 +186,7 @@ def protocol(version: int) -> str:
 
 def paced_kinds() -> list[str]:
     """Return ours, the Mosquitto that ratios are to, and all other peers."""
-    return list(dict.fromkeys([OURS, PEER, *peers.programs()]))
+    return list(dict.fromkeys([OURS, PEER, *peers.quick()]))
 
 
 def paced_rows(quick: bool) -> Iterator[Row]:
@@ -252,10 +252,10 @@ def latency_rows(quick: bool) -> Iterator[Row]:
 
 def resource_rows(quick: bool) -> Iterator[Row]:
     """Yield memory and pings of idle connections, and the time to start."""
-    found = broker_idle.measured((OURS, PEER), *((1_000, 3.0) if quick else (50_000, 20.0)))
+    idle = broker_idle.measured((OURS, PEER), *((1_000, 3.0) if quick else (50_000, 20.0)))
     for place, what, most in ((1, "bytes each", 5_000), (2, "% of a core for their pings", 2)):
-        figures = {kind: [float(one[place])] for kind, one in found.items()}
-        row = compared(f"{found[OURS].connections:,} idle connections: {what}", figures, 1)
+        figures = {kind: [float(one[place])] for kind, one in idle.items()}
+        row = compared(f"{idle[OURS].connections:,} idle connections: {what}", figures, 1)
         yield {**row, "target": f"≤ {most:,}", "holds": figures[OURS][0] <= most}
     starts: dict[str, list[float]] = {OURS: [], PEER: []}
     for _ in range(1 if quick else 5):

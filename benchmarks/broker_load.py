@@ -63,7 +63,7 @@ def link(
     """Return a connected client; `kind` is that of the listener."""
     plain = socket.create_connection(("127.0.0.1", port), source_address=(source, 0))
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock = TRANSPORTS[kind](plain)
+    sock: socket.socket = TRANSPORTS[kind](plain)
     flags = 0 if durable else 2
     properties = b""
     if version == 5:

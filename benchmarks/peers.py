@@ -44,6 +44,8 @@ class Peer:
     """What each kind of listener needs; a kind that is not here is not measured."""
     versions: tuple[int, ...] = (4, 5)
     has_wildcards: bool = True
+    is_slow: bool = False
+    """Gets small loads only, if any."""
 
 
 PEERS = {
@@ -129,8 +131,8 @@ dynamic_filters = true
         versions=(4,),
     ),
     "aedes": Peer("", "node {folder}/conf {port} {program}", """
-const {{ Aedes }} = require(process.argv[3]);
-Aedes.createBroker({{ queueLimit: 1 << 20, maxClientsIdLength: 64 }}).then((broker) => {{
+import(process.argv[3] + "/aedes.js").then(async ({{ Aedes }}) => {{
+  const broker = await Aedes.createBroker({{ queueLimit: 1 << 20, maxClientsIdLength: 64 }});
   const server = require("net").createServer({{ noDelay: true }}, broker.handle);
   server.listen(Number(process.argv[2]), "127.0.0.1");
 }});
@@ -145,7 +147,7 @@ async def main():
     await broker.start()
     await asyncio.Event().wait()
 asyncio.run(main())
-"""),
+""", is_slow=True),
     FLOOR: Peer("", "{program} {port}", versions=(4,), has_wildcards=False),
 }  # fmt: skip
 
@@ -189,7 +191,12 @@ def chosen(given: argparse.Namespace, ours: Sequence[str]) -> list[str]:
     """Return the kinds that are measured; report the peers that are missing."""
     os.environ[NAMED] = " ".join([os.environ.get(NAMED, ""), *given.peer])
     print(f"peers that are not here: {', '.join(missing()) or 'none'}")
-    return given.kinds or [*ours, *programs()]
+    return given.kinds or [*ours, *quick()]
+
+
+def quick() -> list[str]:
+    """Return the peers that can be had, without those for small loads only."""
+    return [name for name in programs() if not declared(name).is_slow]
 
 
 def declared(kind: str) -> Peer:

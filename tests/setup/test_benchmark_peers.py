@@ -72,7 +72,7 @@ def test_a_peer_gets_no_load_that_it_cannot_serve() -> None:
 LOADS = [
     pairs(10, 200, 0),
     pairs(10, 200, 1),
-    pairs(10, 200, 2),
+    pairs(50, 50, 2),  # a publisher waits a second, as each has one identifier
     pairs(10, 0, 1),
     requests(1),
     PacedLoad("large", ("p/0",) * 2, ("p/0",) * 2, 20, 1, size=100_000),
