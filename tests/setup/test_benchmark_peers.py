@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import peers
+from benchmarks.broker_load import link, publish_packet, read_packet, subscribe
 from benchmarks.broker_paced import (
     PacedClients,
     PacedLoad,
@@ -92,6 +93,22 @@ def test_the_floor_forwards_what_the_broker_forwards(load: PacedLoad) -> None:
             assert delivered >= 0.2 * load.rate * clients.copies > -1
             assert delivered > 0
             clients.close()
+
+
+@pytest.mark.server
+@needs_a_compiler
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_the_floor_acknowledges_and_forwards_whole_messages(qos: int) -> None:
+    with running(peers.FLOOR) as broker:
+        sock, other = link(broker.port, 4, "a"), link(broker.port, 4, "b")
+        subscribe(other, 4, "t/1", 2)
+        sock.sendall(publish_packet("t/1", 4, qos, 7, 9))
+        if qos:
+            assert read_packet(sock) == (0x40 if qos == 1 else 0x50, b"\0\7")
+        identifier = b"\0\1" if qos else b""
+        assert read_packet(other) == (0x30 | qos << 1, b"\0\3t/1" + identifier + b"x" * 9)
+        sock.close()
+        other.close()
 
 
 @pytest.mark.server
