@@ -13,7 +13,7 @@ PYTEST := $(KEEP) $(BIN)/pytest
 # A worker takes whole files, in our order: the tests of a file share brokers, clusters and tables.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup run-setup demo pictures test test-all test-quick test-spark test-compiled compiled lint format soak mutants bench gate clean
+.PHONY: help setup run-setup demo pictures test test-all test-quick test-spark test-compiled compiled lint format soak sanitize mutants bench gate clean
 
 help:
 	@echo "make demo        see what it does: a city on four nodes"
@@ -26,6 +26,7 @@ help:
 	@echo "make lint        ruff, mypy, import-linter;  make format  writes what ruff wants"
 	@echo "make mutants     plant mistakes in the source, and tell which of them no test notices: an hour or two"
 	@echo "make soak        the long runs: thousands of seeded histories, kills, fuzzing"
+	@echo "make sanitize    fuzzes the compiled core under AddressSanitizer and UBSan: SECONDS=600"
 	@echo "make bench       all benchmarks beside their peers"
 	@echo "make gate REVISION=HEAD~50   the broker's speed now, relative to that of a revision"
 	@echo "make clean       remove .venv and everything generated"
@@ -106,10 +107,16 @@ soak: setup
 	$(BIN)/python fuzz/valid.py --seconds 3600
 	$(BIN)/python fuzz/journal.py --damages 1000
 	$(BIN)/python fuzz/connections.py --connections 100000
+	$(BIN)/python fuzz/churn.py
+	NEARCAST_PLAIN=1 $(BIN)/python fuzz/churn.py
 	$(BIN)/python fuzz/sockets.py --seconds 1800
 	$(BIN)/python fuzz/overlay.py --seconds 1800
 	$(BIN)/python fuzz/attacks.py --seconds 3600 --together
 	$(BIN)/python benchmarks/overlay_live.py 300 60
+
+SECONDS ?= 600
+sanitize: setup
+	$(BIN)/python scripts/sanitize.py --seconds $(SECONDS)
 
 gate: setup
 	$(BIN)/python scripts/hot_path_gate.py $(REVISION)

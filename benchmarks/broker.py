@@ -1,4 +1,4 @@
-"""The broker beside Mosquitto and amqtt: the same load on both, alternating, in one run.
+"""The broker beside Mosquitto and other brokers: the same load on all, by turns, in one run.
 
 Figures are messages delivered per second of broker CPU (from `/proc/<pid>`), so that a busy
 machine and the load generator's own cost do not count. Both brokers run at the same time and get
@@ -8,20 +8,20 @@ together, and the spread is over slices.
     python -m benchmarks.broker --quick
 
 The first rows are what fleets send, one small packet a read; then come senders in bulk.
-`broker_processes.py` starts the brokers, `broker_paced.py` and `broker_load.py` talk to them.
+`broker_processes.py` starts the brokers, `peers.py` has those that are not ours,
+`broker_paced.py` and `broker_load.py` talk to them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
-import resource
-import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from benchmarks import broker_idle, broker_latency, peers
 from benchmarks.broker_load import (
     CROWD,
     FAN_IN,
@@ -35,16 +35,14 @@ from benchmarks.broker_load import (
     link,
     read_exactly,
     read_packet,
-    round_trips,
     string,
 )
-from benchmarks.broker_paced import LOADS, connects, measured
+from benchmarks.broker_paced import DURABLE_LOADS, LOADS, connects, measured
 from benchmarks.broker_processes import (
     AMQTT,
     DURABLE,
     LOGGED,
     OURS,
-    PEER,
     POWER,
     SAVING,
     TICKS,
@@ -57,6 +55,8 @@ from nearcast import compiled_core
 
 Row = dict[str, Any]
 SLICES = 10
+PEER = peers.newest("mosquitto")
+BULK = (OURS, PEER, *peers.of("flashmq"))
 
 
 # --- tasks: what is measured at one broker ---------------------------------------------------
@@ -88,26 +88,6 @@ def retained(broker: Broker, version: int, topics: int, newcomers: int) -> float
     return topics * newcomers / used_s
 
 
-def latency(broker: Broker, rate: int, seconds: float) -> tuple[float, float]:
-    """Return the median and the 99th percentile in microseconds."""
-    times = round_trips(broker.port, broker.port, rate, seconds)
-    return statistics.median(times), statistics.quantiles(times, n=100)[98]
-
-
-def idle_kb(broker: Broker, connections: int) -> float:
-    """Return resident kilobytes for each 1,000 idle connections."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    before = broker.rss_kb()
-    clients = [link(broker.port, 4, f"idle{number}") for number in range(connections)]
-    used = broker.rss_kb() - before
-    clients[-1].sendall(b"\xc0\0")
-    read_packet(clients[-1])
-    for client in clients:
-        client.close()
-    return used / connections * 1000
-
-
 def wall_rate(broker: Broker, messages: int) -> float:
     """Return deliveries per second of wall clock, for loads that wait for the disk."""
     clients = Clients(broker.port, FAN_IN, 4, 1, durable=True)
@@ -129,14 +109,15 @@ def compared(
     lower_is_better: bool = False,
     means: dict[str, float] | None = None,
 ) -> Row:
-    """Return a row: the first kind beside the second."""
-    means = means or {kind: statistics.median(all_) for kind, all_ in figures.items()}
-    ours, peer = means.values()
+    """Return a row: the first kind beside all others; the ratio is that to the second."""
+    means = means or {kind: statistics.median(all_) for kind, all_ in figures.items() if all_}
+    ours, peer, *more = means.values()
     ratio = ours / peer
     return {
         "name": name,
         "ours": ours,
         "peer": peer,
+        **({"peers": dict(list(means.items())[1:])} if more else {}),
         "ratio": ratio,
         "target": f"{'≤' if lower_is_better else '≥'} {target:g} ×",
         "holds": ratio <= target if lower_is_better else ratio >= target,
@@ -162,7 +143,7 @@ def versus(
 
 def side_by_side(
     name: str,
-    kinds: tuple[str, str],
+    kinds: tuple[str, ...],
     load: Load,
     version: int,
     qos: int,
@@ -172,19 +153,19 @@ def side_by_side(
     durable: bool = False,
     with_family: bool = False,
 ) -> Row:
-    """Put a load on two brokers in slices, by turns; compare deliveries per second of CPU."""
+    """Put a load on brokers in slices, by turns; compare deliveries per second of CPU."""
     figures: dict[str, list[float]] = {kind: [] for kind in kinds}
     delivered, used_s = dict.fromkeys(kinds, 0), dict.fromkeys(kinds, 0.0)
     with contextlib.ExitStack() as stack:
-        pairs = []
+        sides = []
         for kind in kinds:
             broker = stack.enter_context(running(kind))
             clients = Clients(broker.port, load, version, qos, durable=durable)
             stack.callback(clients.close)
             clients.run(messages // SLICES)  # a warm-up
-            pairs.append((kind, broker, clients))
+            sides.append((kind, broker, clients))
         for _ in range(SLICES):
-            for kind, broker, clients in pairs:
+            for kind, broker, clients in sides:
                 used = broker.family_cpu_s if with_family else broker.cpu_s
                 before_s = used()
                 count = clients.run(messages // SLICES)
@@ -203,12 +184,21 @@ def protocol(version: int) -> str:
     return "MQTT 3.1.1" if version == 4 else "MQTT 5"
 
 
+def paced_kinds() -> list[str]:
+    """Return ours, the Mosquitto that ratios are to, and all other peers."""
+    return list(dict.fromkeys([OURS, PEER, *peers.quick()]))
+
+
 def paced_rows(quick: bool) -> Iterator[Row]:
     """Yield what fleets send: one small packet a read; and CONNECTs."""
     rounds, seconds = (3, 0.7) if quick else (5, 3.0)
+    kinds = paced_kinds()
     for load in LOADS:
-        yield compared(load.name, measured(load, (OURS, PEER), rounds, seconds), 1)
-    figures = connects((OURS, PEER), rounds, 300 if quick else 3_000)
+        yield compared(load.name, measured(load, kinds, rounds, seconds), 1)
+    for load in DURABLE_LOADS:
+        figures = measured(load, (DURABLE, OURS), rounds, seconds)
+        yield compared(f"{load.name}, durability process beside off", figures, 0.9)
+    figures = connects(kinds, rounds, 300 if quick else 3_000)
     yield compared("CONNECT and DISCONNECT, one after the other", figures, 1)
 
 
@@ -222,7 +212,7 @@ def throughput_rows(quick: bool) -> Iterator[Row]:
                 messages //= 4
             for version in (4, 5):
                 title = f"{load.name}, QoS {qos}, {protocol(version)}"
-                yield side_by_side(title, (OURS, PEER), load, version, qos, messages, 3)
+                yield side_by_side(title, BULK, load, version, qos, messages, 3)
                 if qos:
                     title += ", durability process"
                     kinds = (DURABLE, PEER)
@@ -254,31 +244,19 @@ def retained_rows(quick: bool) -> Iterator[Row]:
 
 
 def latency_rows(quick: bool) -> Iterator[Row]:
-    """Yield p50 and p99 at a light load."""
-    figures: dict[str, list[tuple[float, float]]] = {OURS: [], PEER: []}
-    for _ in range(1 if quick else 4):
-        for kind, found in figures.items():
-            with running(kind) as broker:
-                found.append(latency(broker, 500, 2.0 if quick else 4.0))
-    for place, name in ((0, "p50"), (1, "p99")):
-        chosen = {kind: [one[place] for one in found] for kind, found in figures.items()}
-        title = f"latency {name} at 500 messages/s, QoS 0, µs"
-        yield compared(title, chosen, 1.5, lower_is_better=True)
+    """Yield p50 and p99 of pairs at two rates."""
+    rounds, seconds = (1, 1.0) if quick else (5, 3.0)
+    for name, figures in broker_latency.rows(paced_kinds(), rounds, seconds):
+        yield compared(name, figures, 1.0 if "p50" in name else 1.2, lower_is_better=True)
 
 
 def resource_rows(quick: bool) -> Iterator[Row]:
-    """Yield memory of idle connections and the time to start."""
-    count = 1_000 if quick else 10_000
-    with running(OURS) as ours, running(PEER) as peer:
-        used, theirs = idle_kb(ours, count), idle_kb(peer, count)
-    yield {
-        "name": f"kB per 1,000 idle connections ({count:,} held)",
-        "ours": used,
-        "peer": theirs,
-        "ratio": used / theirs,
-        "target": "≤ 15,000 kB",
-        "holds": used <= 15_000,
-    }
+    """Yield memory and pings of idle connections, and the time to start."""
+    idle = broker_idle.measured((OURS, PEER), *((1_000, 3.0) if quick else (50_000, 20.0)))
+    for place, what, most in ((1, "bytes each", 5_000), (2, "% of a core for their pings", 2)):
+        figures = {kind: [float(one[place])] for kind, one in idle.items()}
+        row = compared(f"{idle[OURS].connections:,} idle connections: {what}", figures, 1)
+        yield {**row, "target": f"≤ {most:,}", "holds": figures[OURS][0] <= most}
     starts: dict[str, list[float]] = {OURS: [], PEER: []}
     for _ in range(1 if quick else 5):
         for kind, found in starts.items():
@@ -309,7 +287,7 @@ def cost_rows(quick: bool) -> Iterator[Row]:
 
 
 def amqtt_rows(quick: bool) -> Iterator[Row]:
-    """Compare with amqtt too, where it is installed; it needs small loads."""
+    """Compare bulk loads with amqtt too, where it is installed; they have to be small."""
     if importlib.util.find_spec("amqtt") is None:
         yield {"name": "beside amqtt: not installed (pip install amqtt)", "holds": None}
         return
@@ -323,7 +301,7 @@ def amqtt_rows(quick: bool) -> Iterator[Row]:
 
 def run(quick: bool = False, only: str = "") -> dict[str, Any]:
     """Return the rows of all comparisons; `only` keeps those whose section starts so."""
-    if shutil.which("mosquitto") is None:
+    if not peers.of("mosquitto"):
         return {"rows": [], "skipped": "mosquitto is not installed"}
     sections = {
         "paced": paced_rows,
@@ -336,7 +314,8 @@ def run(quick: bool = False, only: str = "") -> dict[str, Any]:
         "amqtt": amqtt_rows,
     }
     core = compiled_core.described()
-    return {"rows": rows_of(sections, quick, only), "peer": "mosquitto", "core": core}
+    rows = rows_of(sections, quick, only)
+    return {"rows": rows, "peer": PEER, "missing": peers.missing(), "core": core}
 
 
 if __name__ == "__main__":

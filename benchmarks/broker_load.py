@@ -11,6 +11,8 @@ import struct
 import time
 from dataclasses import dataclass
 
+from benchmarks.broker_transports import TRANSPORTS
+
 PAYLOAD = 64
 
 
@@ -48,15 +50,25 @@ def read_packet(sock: socket.socket) -> tuple[int, bytes]:
             return first, read_exactly(sock, length)
 
 
-def link(port: int, version: int, name: str, *, durable: bool = False) -> socket.socket:
-    """Return a connected client."""
-    sock = socket.create_connection(("127.0.0.1", port))
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+def link(
+    port: int,
+    version: int,
+    name: str,
+    *,
+    durable: bool = False,
+    kind: str = "tcp",
+    source: str = "127.0.0.1",
+    keep_alive_s: int = 0,
+) -> socket.socket:
+    """Return a connected client; `kind` is that of the listener."""
+    plain = socket.create_connection(("127.0.0.1", port), source_address=(source, 0))
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock: socket.socket = TRANSPORTS[kind](plain)
     flags = 0 if durable else 2
     properties = b""
     if version == 5:
         properties = b"\x05\x11" + struct.pack(">I", 3600) if durable else b"\0"
-    head = b"\0\4MQTT" + bytes((version, flags)) + b"\0\0" + properties
+    head = b"\0\4MQTT" + bytes((version, flags)) + struct.pack(">H", keep_alive_s) + properties
     sock.sendall(framed(0x10, head + string(name)))
     first, body = read_packet(sock)
     if first != 0x20 or body[1]:

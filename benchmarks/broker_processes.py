@@ -1,4 +1,4 @@
-"""Brokers as processes, for `broker.py`: ours in several settings, Mosquitto, amqtt."""
+"""Brokers as processes, for `broker.py`: ours in several settings, and those of `peers.py`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks import peers
 from benchmarks.broker_load import link
 
 from nearcast.server.local_cluster import free_port
@@ -22,49 +23,49 @@ OURS, PEER, DURABLE, POWER, AMQTT = "nearcast", "mosquitto", "process", "power",
 LOGGED, SAVING = "nearcast with event log", "mosquitto saving"
 PLAIN = "nearcast as plain Python"
 """A kind that begins with "/" is another checkout's `src`, as plain Python."""
+SETTINGS = (OURS, DURABLE, POWER, LOGGED, PLAIN)
 
 _SERVE = """
 import sys
 from nearcast.config import (Configuration, DurabilitySection, LimitsSection, ListenerSection,
     LogSection, NodeSection)
 from nearcast.server import serve
-mode, port, data, log = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+mode, port, data, log, kind, certificate = sys.argv[1:]
+secret = {"certificate": certificate, "key": certificate + ".key"} if kind == "tls" else {}
 serve(Configuration(
     node=NodeSection(data=data),
-    listener=[ListenerSection(port=port)],
+    listener=[ListenerSection(port=int(port), kind=kind, **secret)],
     durability=DurabilitySection(mode=mode),
-    limits=LimitsSection(queue=256 << 20),
+    limits=LimitsSection(queue=256 << 20, connections=1_000_000),
     log=LogSection(events=log),
 ))
 """
-_MOSQUITTO = """
-listener {port} 127.0.0.1
-allow_anonymous true
-max_inflight_messages 0
-max_queued_messages 0
-log_dest none
-"""
-_AMQTT = """
-import asyncio, sys
-from amqtt.broker import Broker
-async def main():
-    broker = Broker({"listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{sys.argv[1]}"}},
-                     "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin":
-                                 {"allow_anonymous": True}}})
-    await broker.start()
-    await asyncio.Event().wait()
-asyncio.run(main())
+_SAVING = """
+persistence true
+persistence_location {folder}/
+autosave_on_changes true
+autosave_interval 1
 """
 
 
 _START_S = 120  # on a busy machine
 
 
-class Broker:
-    """A broker process and what it has used."""
+def certificate(folder: Path) -> Path:
+    """Return a certificate for a TLS listener, made now; its key is beside it."""
+    path = folder / "server.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
+    files = ["-subj", "/CN=127.0.0.1", "-keyout", f"{path}.key", "-out", str(path)]
+    subprocess.run([*command.split(), *files], check=True, stderr=subprocess.DEVNULL)
+    return path
 
-    def __init__(self, kind: str) -> None:
+
+class Broker:
+    """A broker process and what it has used; `listener` is tcp, tls or ws."""
+
+    def __init__(self, kind: str, listener: str = "tcp") -> None:
         self.kind = kind
+        self.listener = listener
         self.directory = tempfile.mkdtemp(prefix="nearcast-bench-")
         self.port = free_port()
         started = time.perf_counter()
@@ -81,7 +82,7 @@ class Broker:
         )
         while True:
             try:
-                link(self.port, 4, "first").close()
+                link(self.port, 4, "first", kind=listener).close()
                 break
             except (OSError, EOFError):
                 has_ended = self.process.poll() is not None
@@ -93,21 +94,19 @@ class Broker:
         self.start_s = time.perf_counter() - started
 
     def _command(self) -> list[str]:
-        if self.kind in (PEER, SAVING):
-            text = _MOSQUITTO.format(port=self.port)
-            if self.kind == SAVING:
-                text += (
-                    f"persistence true\npersistence_location {self.directory}/\n"
-                    "autosave_on_changes true\nautosave_interval 1\n"
-                )
-            path = Path(self.directory) / "mosquitto.conf"
-            path.write_text(text)
-            return ["mosquitto", "-c", str(path)]
-        if self.kind == AMQTT:
-            return [sys.executable, "-c", _AMQTT, str(self.port)]
-        mode = self.kind if self.kind in (DURABLE, POWER) else "off"
-        log = "full" if self.kind == LOGGED else "off"
-        return [sys.executable, "-c", _SERVE, mode, str(self.port), self.directory, log]
+        folder = Path(self.directory)
+        shown = certificate(folder) if self.listener == "tls" else folder
+        if self.kind in SETTINGS or self.kind.startswith("/"):
+            mode = self.kind if self.kind in (DURABLE, POWER) else "off"
+            log = "full" if self.kind == LOGGED else "off"
+            words = [mode, str(self.port), self.directory, log, self.listener, str(shown)]
+            return [sys.executable, "-c", _SERVE, *words]
+        if self.kind == SAVING:
+            command = peers.command(PEER, self.listener, self.port, folder, shown)
+            with (folder / "conf").open("a") as file:
+                file.write(_SAVING.format(folder=folder))
+            return command
+        return peers.command(self.kind, self.listener, self.port, folder, shown)
 
     def cpu_s(self) -> float:
         """Return the CPU time of all threads: in nanoseconds where the kernel says it so."""
@@ -144,8 +143,8 @@ def used_ns(process_id: int) -> int:
 
 
 @contextlib.contextmanager
-def running(kind: str) -> Iterator[Broker]:
-    broker = Broker(kind)
+def running(kind: str, listener: str = "tcp") -> Iterator[Broker]:
+    broker = Broker(kind, listener)
     try:
         yield broker
     finally:

@@ -46,6 +46,28 @@ def test_a_broker_that_grows_by_more_than_allowed_is_told() -> None:
         runpy.run_path(str(FUZZ / "connections.py"))["run"](10, 1, most_grown_mb=-1_000.0)
 
 
+def test_hours_of_devices_that_come_and_go_pass_in_simulated_time() -> None:
+    churn = runpy.run_path(str(FUZZ / "churn.py"))
+    day = churn["Day"](30, 1)
+    for _ in range(3):
+        day.run_hour()
+
+    state = day.node.state
+    assert day.now_ms == 1 + 3 * churn["HOUR_MS"]
+    assert day.visits > 60
+    assert day.messages > 1_000
+    assert day.received > 500
+    assert (day.node.wake_at() or day.now_ms) >= day.now_ms, "a timer was not run"
+    assert 10 < len(state.sessions) < 90
+    assert state.retained.count > 100
+    assert not state.failures.count
+
+
+def test_a_day_in_which_memory_grows_is_told() -> None:
+    with pytest.raises(AssertionError, match="at most"):
+        runpy.run_path(str(FUZZ / "churn.py"))["run"](2, 5, 1, most_grown=-0.5)
+
+
 def test_damaged_messages_between_peers_harm_no_peer() -> None:
     assert runpy.run_path(str(FUZZ / "overlay.py"))["run"](3.0, 1) > 10
 

@@ -137,6 +137,8 @@ def _run(
         result = benchmark.run(quick=quick, **more)
         if "skipped" in result:
             _say(f"{module} is skipped: {result['skipped']}", as_json=as_json)
+        if result.get("missing"):
+            _say(f"Peers that are not here: {', '.join(result['missing'])}", as_json=as_json)
         if not as_json:
             print_rows(module, result["rows"])
         rows += [{"benchmark": module, **row} for row in result["rows"]]
@@ -203,7 +205,7 @@ def _peer(row: dict[str, Any]) -> object:
     """Return the peers of a row with their results, however the benchmark names them."""
     if row.get("peer_figure"):
         return {row["peer"]: row["peer_figure"]}
-    return row.get("peer", row.get("peers"))
+    return row.get("peers", row.get("peer"))
 
 
 def _cell(value: object) -> str:
