@@ -162,11 +162,13 @@ def test_archives_of_another_spark_stay_on_the_path():
 
 
 def test_a_worker_looks_for_modules_in_no_jar_that_spark_got(monkeypatch: pytest.MonkeyPatch):
-    from nearcast.pipeline import worker_daemon
+    from pyspark import worker_util
+
+    from nearcast.pipeline import worker_daemon  # noqa: F401 - it replaces the function
 
     monkeypatch.setattr(sys, "path", ["here", "there"])
     for name in ("files/delta.jar", "files/job.zip"):
-        worker_daemon.worker_util.add_path(name)
+        worker_util.add_path(name)
     assert sys.path == ["here", "files/job.zip", "there"]
 
 

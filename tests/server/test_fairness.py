@@ -370,7 +370,7 @@ class Transport:
 def _websocket(world: LoopWithWires) -> tuple[WebSocketProtocol, Transport]:
     protocol = WebSocketProtocol(world.turns, "0", "/mqtt")
     transport = Transport()
-    protocol._transport = transport  # type: ignore[assignment]
+    protocol._transport = transport
     protocol._connection.transport = protocol
     world.node.open(protocol._connection, world.turns.now_ms)
     protocol.data_received(

@@ -34,6 +34,7 @@ from nearcast.broker.publish.handler import PublishHandler
 from nearcast.broker.publish.message import Message, MessageHead
 from nearcast.broker.publish.routes import Router
 from nearcast.broker.rechecks import Rechecks
+from nearcast.broker.retained.expiry import RetainedExpiry
 from nearcast.broker.retained.updates import event_of, keep_message, place_all_retained
 from nearcast.broker.session.connect import ConnectHandler
 from nearcast.broker.session.connection import Connection, Relay
@@ -96,6 +97,7 @@ class Broker(BrokerInterface):
             )
         )
         self._delivery = Delivery(self.state)
+        RetainedExpiry(self.state)
         if held:
             self._hold_back(held)
         answers = Acks(self.state, self._delivery)

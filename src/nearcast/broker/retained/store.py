@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from nearcast.broker.publish.message import Message
 from nearcast.mqtt.topics import has_wildcard
@@ -38,6 +38,8 @@ class RetainedStore:
         self.bytes = 0  # their size
         self.places = 0  # levels of the tree
         self.sequence = 0  # the number of the message that was put last
+        self.on_expiry: Callable[[int], None] = _ignore
+        """Gets the instant at which a message that was put expires."""
         self._root = _Place()
         self._chunks: dict[tuple[str, int], Chunk | None] = {}
 
@@ -61,6 +63,8 @@ class RetainedStore:
         place.message, place.number = message, self.sequence
         self.bytes += message.size
         self._chunks.clear()
+        if message.expires_at_ms:
+            self.on_expiry(message.expires_at_ms)
 
     def get(self, topic: str) -> Message | None:
         """Return the retained message of a topic."""
@@ -147,7 +151,7 @@ class RetainedStore:
                 stack.append(_ways(place, names, depth))
 
     def all(self) -> Iterator[Message]:
-        """Yield every retained message, including `$` topics."""
+        """Yield every retained message, those of `$` topics too; the store may change meanwhile."""
         stack = [self._root]
         while stack:
             place = stack.pop()
@@ -187,6 +191,10 @@ class RetainedStore:
             parts += (before, middle, message.payload)
             number += 1
         return b"".join(parts), number, mortal
+
+
+def _ignore(_expires_at_ms: int) -> None:
+    """Do nothing."""
 
 
 _Ways = tuple[dict[str, _Place], Iterator[str], int]
