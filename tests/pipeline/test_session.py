@@ -141,7 +141,7 @@ def test_a_worker_has_what_jobs_need_when_it_starts(spark: SparkSession):
             }
             yield pa.RecordBatch.from_pylist([found])
 
-    schema = "is_there boolean, archives int, frozen int"
+    schema = "is_there boolean, archives bigint, frozen bigint"
     (row,) = spark.range(1, numPartitions=1).mapInArrow(look, schema).collect()
     assert (row.is_there, row.archives) == (True, 0)
     assert row.frozen > 50_000

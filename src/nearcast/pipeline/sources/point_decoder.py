@@ -24,6 +24,7 @@ class PointDecoder:
     """Decodes payloads that have the attributes of a space in these fields. O(bytes)."""
 
     def __init__(self, space: Space, names: Sequence[str]) -> None:
+        self._made_of = space, tuple(names)
         self._attributes = space.attributes
         self._required = space.required or frozenset()
         fields = [
@@ -34,6 +35,10 @@ class PointDecoder:
         record = msgspec.defstruct("Point", fields, rename=of_fields, gc=False)
         self._decode = msgspec.json.Decoder(record).decode
         self._nothing = record()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to Spark's workers as what it was made of: a decoder of msgspec cannot."""
+        return PointDecoder, self._made_of
 
     def decode(self, payloads: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         """Return a row of values for each payload, MISSING where one is absent, and what is open.
