@@ -26,7 +26,7 @@ from nearcast.simulator import SimulatedLink, uniform
 
 MakeTown = Callable[..., Any]
 SOAK = settings.default is not None and settings.default.max_examples > 1000
-RUNS = 2_000 if SOAK else 24
+RUNS = 2_000 if SOAK else 80
 SHARDS = 8
 
 

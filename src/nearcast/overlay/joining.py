@@ -33,6 +33,8 @@ from nearcast.overlay.structure import adopt, set_parent, settle
 
 _MOST_DETOURS = 8
 """How often a request is forwarded by seats that are not in the tree themselves."""
+PATIENT = 8
+"""After more requests in vain, a part without a parent takes itself for the tree."""
 _QUICK = 2
 """So many requests of a part without a parent are soon repeated: others may have none either."""
 _SAME = 1e-12
@@ -98,7 +100,7 @@ def _is_sound(seat: Seat, join: Join) -> bool:
 
 def _at_root(seat: Seat, sender: Address, join: Join, now: Instant) -> None:
     if join.origin == seat.address and join.height >= seat.top:
-        if any(sender in group.members for group in seat.groups):
+        if seat.tries > PATIENT or any(sender in group.members for group in seat.groups):
             _own_request_arrived(seat, now)
             seat.settled = True  # it has climbed to here: the contact is in this very tree
     elif join.height < seat.top:
@@ -129,9 +131,9 @@ def _rank(height: int, settled: bool, address: Address) -> tuple[int, bool, Addr
 
 
 def _elsewhere(seat: Seat, join: Join, now: Instant) -> list[Address]:
-    """Return other peers to ask, if the seat is as lost as the origin."""
+    """Return other peers to ask, if the seat is as lost as the origin and they may live."""
     lost = not seat.settled and not join.settled and seat.is_asking(now)
-    if not lost or join.hops >= _MOST_DETOURS:
+    if not lost or join.hops >= _MOST_DETOURS or seat.tries > PATIENT:
         return []
     return [one for one in seat.refuges if one.peer != join.origin.peer]
 

@@ -11,7 +11,7 @@ Read next: `routing.py`.
 from __future__ import annotations
 
 from nearcast.overlay.election import Method
-from nearcast.overlay.joining import begin_join, change_box, decide
+from nearcast.overlay.joining import PATIENT, begin_join, change_box, decide
 from nearcast.overlay.messages import (
     Address,
     Grant,
@@ -184,7 +184,7 @@ def _seek_parent(seat: Seat, now: Instant) -> None:
         if not seat.refuges:
             seat.settled = True
             return
-        known = _promising(seat, now) or seat.refuges
+        known = (seat.tries <= PATIENT and _promising(seat, now)) or seat.refuges
         contact = known[seat.tries % len(known)]
         seat.tries += 1
     ask_to_join(seat, now, contact)
