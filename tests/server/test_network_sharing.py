@@ -226,7 +226,7 @@ def test_nodes_change_plans_by_the_clock_and_an_operator_ends_that(four: RealClu
     assert "follows at" in told
     shared = load_schedule(folder / "schedule.json")
     due, first = shared.schedule.plan_at(now_ms()), in_force(four)
-    assert first.plan.brokers == (0, 0, 1, 1)  # two parts of two leaves each
+    assert first.plan.brokers == {"day.json": (0, 0, 1, 1), "night.json": (2, 2, 3, 3)}[due]
     wait_for(lambda: have_plan(four, first.version, *NODES))
     later = shared.schedule.following(now_ms() + 3 * 86_400_000)  # days were missed
     assert sum(one is not None for one in make_change(four, later.at_ms + 5)) == 1
