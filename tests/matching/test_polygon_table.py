@@ -190,6 +190,25 @@ def test_counts_are_those_of_the_pairs(shapes, has_circle):
     assert matcher.count_points("city", "town", rows)[0].size == 0
 
 
+def test_points_that_the_kernel_leaves_open_count_where_the_polygon_has_them():
+    triangle = Polygon(((((0, 0), (3, 1), (0, 1), (0, 0)),),))
+    lats = [0.1, np.nextafter(0.1, 0), np.nextafter(0.1, 1), 0.1 - 5e-17, 0.1 - 1e-16]
+    lons = np.full(len(lats), 0.3)
+    here = np.arange(len(lats)), np.zeros(len(lats), np.int64)
+    left_open = PolygonTable.of({0: (triangle,)}).verdicts(*here, lons, np.array(lats))
+    inside = triangle.contains_many(lons, lats)
+    open_inside = inside[left_open == UNCERTAIN]
+    assert {*open_inside.tolist()} == {True, False}
+    matcher = Matcher([replace(CITY, missing="none")])
+    for key in range(30):
+        matcher.add(key, Subscription(topic_filter="city/#", area=triangle))
+    rows = [(1.0, 0.3, lat) for lat in lats]
+    keys, counts = matcher.count_points("city", "city/x", rows)
+    assert dict(zip(keys.tolist(), counts.tolist(), strict=True)) == dict.fromkeys(
+        range(30), int(inside.sum())
+    )
+
+
 def test_saved_polygons_answer_as_before(tmp_path: Path):
     from nearcast.matching import open_matcher, save_matcher
 
