@@ -146,3 +146,26 @@ def test_the_messages_of_a_run_are_recorded_as_one_by_one(messages: list[Message
     assert [one.number for one in messages] == [one.number for one in again]
     run.message(last := Message(messages[0].head, b"x"))
     assert last.number not in {0, *(one.number for one in messages)}
+
+
+@pytest.mark.parametrize("version", [ProtocolVersion.V311, ProtocolVersion.V5])
+@pytest.mark.parametrize("first", [0x34, 0x3C])
+def test_a_lone_packet_of_qos_2_that_comes_again_before_pubrel_is_delivered_once(
+    make_world: Any, version: ProtocolVersion, first: int
+) -> None:
+    """[MQTT-4.3.3-10] Each packet is a read of its own, with DUP and without."""
+    world = make_world()
+    reader = world.welcome("r")
+    reader.subscribe("a", 2)
+    sender = world.welcome("s", version, answers=False)
+    sender.publish("a", b"warm")  # its route is known from here on
+    assert reader.payloads() == [b"warm"]
+    rest = b"\0\x01a\0\x07" + b"\0" * (version is ProtocolVersion.V5) + b"once"
+    for start in (0x34, first, first):
+        sender.send_bytes(bytes((start, len(rest))) + rest)
+    kinds = [packet.kind for packet in sender.take() if isinstance(packet, PublishAnswer)]
+    assert kinds == [PacketType.PUBREC] * 3
+    assert reader.payloads() == [b"once"]
+    sender.send(PublishAnswer(PacketType.PUBREL, 7))
+    sender.send_bytes(bytes((0x34, len(rest))) + rest)
+    assert reader.payloads() == [b"once"]  # the identifier is free again: a new message
